@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.advice import advice_on
+from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Part, Result, Verdict
 from perfsuite.measure.metric import HOST_CALLS, Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
@@ -79,6 +80,12 @@ def first(result: Result) -> str:
     return "if you intend this change, record it: pytest --perf-save"
 
 
+def explanation(result: Result) -> str:
+    """All that is known of a result, and what to do first."""
+    to_do = first(result)
+    return "\n".join(filter(None, [in_full(result), to_do and f"first: {to_do}"]))
+
+
 def explained(results: Iterable[Result]) -> Result:
     """The failed gate that a test's message has in full: the first that got worse, else missing, undecided or new."""
     ranks = {None: 0, Verdict.INCONCLUSIVE: 2, Verdict.NEW: 3}
@@ -97,9 +104,7 @@ def failure(results: Sequence[Result]) -> str:
         also += [without_baseline(len(unrecorded), _STRICT)] if undecided and unrecorded else []
         return "\n".join([reason(worst), *also])
     others = ([result for result in results if not result.strict and result not in lost] or lost)[1:]
-    lines = [in_full(worst)]
-    if to_do := first(worst):
-        lines.append(f"first: {to_do}")
+    lines = [explanation(worst)]
     if others and worst not in lost:
         lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
     if also_lost := others if worst in lost else lost:
@@ -126,6 +131,23 @@ def without_baseline(count: int, why: str = "") -> str:
     """How many metrics have no baseline, and how to record them."""
     verb, them = ("has", "it") if count == 1 else ("have", "them")
     return f"{plural(count, 'metric')} {verb} no baseline{why}: pytest --perf-save records {them}"
+
+
+def save_summary(file: SaveResult) -> str:
+    """`27 recorded (20 new, 4 better, 3 worse), 2 removed, 98 kept`."""
+    updated = file.updated()
+    directions = Counter(change.direction for change in updated)
+    counts = {"new": len(file.created), "better": directions["better"], "worse": directions["worse"]}
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    parts = [f"{len(file.created) + len(updated)} recorded" + (f" ({kinds})" if kinds else "")]
+    if file.trimmed:
+        parts.append(f"{len(file.trimmed)} removed")
+    return ", ".join([*parts, f"{len(file.kept) + file.untouched} kept"])
+
+
+def relative_change(result: Result) -> float | None:
+    """How much the metric differs from its baseline: 0.02 is 2 % more. None where that has no meaning."""
+    return result.metric.value / result.baseline - 1 if result.baseline is not None and result.baseline > 0 else None
 
 
 def growth(parts: Sequence[Part], unit: str) -> str:

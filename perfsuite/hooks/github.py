@@ -13,10 +13,12 @@ from typing import Literal
 
 import pytest
 
+from perfsuite.gate import messages
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.words import plural
 from perfsuite.report.markdown import markdown
-from perfsuite.report.model import Report, Test
+from perfsuite.report.model import Report
+from perfsuite.session.records import TestRecord
 
 MOST_BYTES = 1_000_000
 """GitHub refuses the whole summary of a step when it exceeds 1 MiB."""
@@ -92,25 +94,27 @@ def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failu
     A failed test is annotated at the line that it blames, so on what the pull request changed where that did it.
     It has the first line of the message: the log, which has the command too, and the step summary have all of it.
     """
-    groups: list[tuple[Level, str, list[tuple[Test, str]]]] = []
+    groups: list[tuple[Level, str, list[tuple[TestRecord, str]]]] = []
     if failures:
         groups.append(("error", "failed", [(test, test.message.partition("\n")[0]) for test in report.failures]))
-    undecided = [test for test in report.tests if not test.failed and Verdict.INCONCLUSIVE in test.counts]
+    open_tests = {result.test for result in report.of_verdict(Verdict.INCONCLUSIVE)}
+    undecided = [test for test in report.tests if test.test in open_tests and test not in report.failures]
     groups.append(("notice", "left undecided", [(test, _undecided(test)) for test in undecided]))
     for level, what, tests in groups:
         shown = tests if len(tests) <= MOST_ANNOTATIONS else tests[: MOST_ANNOTATIONS - 1]
         for test, message in shown:
             blamed, line = test.blamed or (test.file, test.line)
             file = _seen_from(workspace, rootpath, blamed)
-            title = f"perfsuite: {test.id.rpartition('::')[2] or test.id} {what}"
-            yield workflow_command(level, message or f"{test.id} {what}", file=file, line=line, title=title)
+            title = f"perfsuite: {test.test.rpartition('::')[2] or test.test} {what}"
+            yield workflow_command(level, message or f"{test.test} {what}", file=file, line=line, title=title)
         if left := tests[len(shown) :]:
             title = f"perfsuite: {plural(len(left), 'more test')} {what}"
-            yield workflow_command(level, "\n".join(test.id for test, _ in left), title=title)
+            yield workflow_command(level, "\n".join(test.test for test, _ in left), title=title)
 
 
-def _undecided(test: Test) -> str:
-    return "\n".join(metric.reason or metric.title for metric in test.metrics if metric.verdict == Verdict.INCONCLUSIVE)
+def _undecided(test: TestRecord) -> str:
+    undecided = [result for result in test.results if result.verdict == Verdict.INCONCLUSIVE]
+    return "\n".join(messages.reason(result) or result.metric.title for result in undecided)
 
 
 def workflow_command(level: Level, message: str, *, title: str, file: str = "", line: int = 0) -> str:

@@ -17,7 +17,8 @@ from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.installed import install
 from perfsuite.measure.io import write_atomically
 from perfsuite.report.markdown import markdown
-from perfsuite.report.model import Report, Test
+from perfsuite.report.model import Report
+from perfsuite.session.records import TestRecord
 
 HTML, JSON, MARKDOWN, SARIF = "report.html", "report.json", "report.md", "report.sarif"
 
@@ -79,21 +80,21 @@ def sarif(report: Report) -> str:
     run = {
         "tool": {"driver": driver},
         "originalUriBaseIds": {"ROOT": {"description": {"text": "the root of the project"}}},
-        "results": [_result(test) for test in report.failures],
+        "results": [_sarif_result(test) for test in report.failures],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _result(test: Test) -> dict[str, Any]:
+def _sarif_result(test: TestRecord) -> dict[str, Any]:
     file, line = test.blamed or (test.file, test.line)
     place: dict[str, Any] = {"artifactLocation": {"uri": file, "uriBaseId": "ROOT"}}
     if line:
         place["region"] = {"startLine": line}
     return {
-        "ruleId": "worse" if any(metric.verdict == Verdict.FAIL for metric in test.metrics) else "failed",
+        "ruleId": "worse" if any(result.verdict == Verdict.FAIL for result in test.results) else "failed",
         "level": "error",
-        "message": {"text": f"{test.id}: {test.message}"},
+        "message": {"text": f"{test.test}: {test.message}"},
         "locations": [{"physicalLocation": place}],
         # The same test stays the same finding when its numbers change.
-        "partialFingerprints": {"test/v1": test.id},
+        "partialFingerprints": {"test/v1": test.test},
     }

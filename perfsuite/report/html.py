@@ -18,11 +18,11 @@ import numpy as np
 from markupsafe import Markup
 
 from perfsuite.gate import messages
-from perfsuite.gate.verdict import Verdict
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, span
 from perfsuite.measure.words import number, percent, plural, printable
-from perfsuite.report.model import Report, Row, Test
-from perfsuite.session.records import Distribution, FittedLine
+from perfsuite.report.model import Report, verdict_counts_of, why
+from perfsuite.session.records import Distribution, FittedLine, TestRecord
 
 _EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.IMPROVED)
 """The page lists the reasons of these verdicts."""
@@ -53,13 +53,16 @@ def html(report: Report) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(_source("style.css")),
         report=report,
-        anchors={test.id: f"t{place}" for place, test in enumerate(report.tests, 1)},
-        metrics=[pair for verdict in reversed(Verdict) for pair in report.of_verdict(verdict)],
-        explained={verdict: [pair for pair in report.of_verdict(verdict) if pair[1].reason] for verdict in _EXPLAINED},
+        anchors={test.test: f"t{place}" for place, test in enumerate(report.tests, 1)},
+        results=sorted(report.results, key=lambda result: result.verdict, reverse=True),
+        explained={
+            verdict: [each for each in report.of_verdict(verdict) if messages.reason(each)] for verdict in _EXPLAINED
+        },
+        counts_of=verdict_counts_of,
         pictures_of=pictures_of,
         span=span,
-        bounds=messages.bounds,
-        without_estimate=messages.without_estimate,
+        messages=messages,
+        why=why,
     )
 
 
@@ -100,69 +103,69 @@ class Picture:
     lines: Sequence[str]
 
 
-def pictures_of(test: Test) -> Iterator[Picture]:
+def pictures_of(test: TestRecord) -> Iterator[Picture]:
     """The pictures of a test, with the limits and baselines of its metrics."""
     for each in test.distributions:
         if each.ratios:
-            yield ratios(each, [row for row in test.metrics if row.title == each.title])
-    by_title = {row.title: row for row in test.metrics}
+            yield ratios(each, [result for result in test.results if result.metric.title == each.title])
+    baselines = {result.metric.title: result.baseline for result in test.results}
     for line in test.lines:
-        of_fit = (by_title.get(line.title), by_title.get(f"{line.title.removesuffix(' per unit')} intercept"))
-        yield fit(line, *(None if row is None else row.baseline for row in of_fit))
+        intercept = f"{line.title.removesuffix(' per unit')} intercept"
+        yield fit(line, baselines.get(line.title), baselines.get(intercept))
 
 
-def ratios(made: Distribution, gates: Sequence[Row] = ()) -> Picture:
+def ratios(sampled: Distribution, results: Sequence[Result] = ()) -> Picture:
     """The paired ratios in the order in which they were taken, with their median and its interval."""
-    marks = [("limit (dashed)", gate.limit, "fail", _DASHED) for gate in gates if gate.limit is not None]
-    marks += [("baseline (dotted)", gate.baseline, "faint", _DOTTED) for gate in gates if gate.baseline is not None]
-    low, high = _ends(made)
+    marks = [("limit (dashed)", each.limit, "fail", _DASHED) for each in results if each.limit is not None]
+    marks += [("baseline (dotted)", each.baseline, "faint", _DOTTED) for each in results if each.baseline is not None]
+    low, high = _ends(sampled)
     far = _FAR * (high - low)
     near = [mark for mark in dict.fromkeys(marks) if low - far <= mark[1] <= high + far]
     low, high = min([low, *(mark[1] for mark in near)]), max([high, *(mark[1] for mark in near)])
-    right, margin = made.pairs + 1, 0.06 * (high - low)
+    right, margin = sampled.pairs + 1, 0.06 * (high - low)
     plot = _Plot((0, right), (low - margin, high + margin))
-    if made.interval is not None:
-        plot.band(made.interval)
-    plot.dots(zip(np.linspace(1, made.pairs, len(made.ratios)), made.ratios, strict=True), "accent", 1.5)
-    plot.line([(0, made.ratio), (right, made.ratio)], "ink")
+    if sampled.interval is not None:
+        plot.band(sampled.interval)
+    plot.dots(zip(np.linspace(1, sampled.pairs, len(sampled.ratios)), sampled.ratios, strict=True), "accent", 1.5)
+    plot.line([(0, sampled.ratio), (right, sampled.ratio)], "ink")
     lines = [
-        f"{made.candidate}: median {number(made.candidate_median_us)} us",
-        f"{made.reference}: median {number(made.reference_median_us)} us",
-        plural(made.pairs, "pair"),
+        f"{sampled.candidate}: median {number(sampled.candidate_median_us)} us",
+        f"{sampled.reference}: median {number(sampled.reference_median_us)} us",
+        plural(sampled.pairs, "pair"),
         *(f"{what}: {number(value)}" for what, value, _, _ in dict.fromkeys(marks)),
     ]
     for _, value, color, dashes in near:
         plot.line([(0, value), (right, value)], color, dashes)
-    label = f"paired ratios of {made.title}: median {number(made.ratio)}"
-    return Picture(made.title, plot.svg(label, "pairs, in the order taken"), lines)
+    label = f"paired ratios of {sampled.title}: median {number(sampled.ratio)}"
+    return Picture(sampled.title, plot.svg(label, "pairs, in the order taken"), lines)
 
 
-def fit(made: FittedLine, slope: float | None = None, intercept: float | None = None) -> Picture:
+def fit(line: FittedLine, slope: float | None = None, intercept: float | None = None) -> Picture:
     """The points and the line through them; dotted, the line of the baseline with `slope` and `intercept`."""
-    right = max(made.units) * 1.05
-    fitted = [(0, made.intercept), (right, made.intercept + made.per_unit * right)]
-    heights = [*made.values, *(height for _, height in fitted)]
+    right = max(line.units) * 1.05
+    fitted = [(0, line.intercept), (right, line.intercept + line.per_unit * right)]
+    heights = [*line.values, *(height for _, height in fitted)]
     plot = _Plot((0, right), (min(0, *heights), max(heights)))
-    rounds = f", {made.rounds} rounds" if made.rounds > 1 else ""
+    rounds = f", {line.rounds} rounds" if line.rounds > 1 else ""
     lines = [
-        f"{number(made.per_unit)} {made.unit} a unit, and {number(made.intercept)} {made.unit}",
-        f"R\N{SUPERSCRIPT TWO} {made.r_squared:.4f}, {plural(len(made.units), 'size')}{rounds}",
+        f"{number(line.per_unit)} {line.unit} a unit, and {number(line.intercept)} {line.unit}",
+        f"R\N{SUPERSCRIPT TWO} {line.r_squared:.4f}, {plural(len(line.units), 'size')}{rounds}",
     ]
     if slope is not None and intercept is not None:
         plot.line([(0, intercept), (right, intercept + slope * right)], "faint", _DOTTED)
-        lines.append(f"baseline (dotted): {number(slope)} {made.unit} a unit")
+        lines.append(f"baseline (dotted): {number(slope)} {line.unit} a unit")
     plot.line(fitted, "accent")
-    plot.dots(zip(made.units, made.values, strict=True), "ink", 2)
-    label = f"{made.title}: {number(made.per_unit)} {made.unit} a unit"
-    return Picture(made.title, plot.svg(label, f"{made.unit} (up) over units (right)"), lines)
+    plot.dots(zip(line.units, line.values, strict=True), "ink", 2)
+    label = f"{line.title}: {number(line.per_unit)} {line.unit} a unit"
+    return Picture(line.title, plot.svg(label, f"{line.unit} (up) over units (right)"), lines)
 
 
-def _ends(made: Distribution) -> Point:
+def _ends(sampled: Distribution) -> Point:
     """Where nearly all ratios and the interval of their median lie."""
-    lower, upper = np.quantile(made.ratios, [0.25, 0.75])
-    low = max(min(made.ratios), lower - _TAILS * (upper - lower))
-    high = min(max(made.ratios), upper + _TAILS * (upper - lower))
-    interval = made.interval or Interval(low, high)
+    lower, upper = np.quantile(sampled.ratios, [0.25, 0.75])
+    low = max(min(sampled.ratios), lower - _TAILS * (upper - lower))
+    high = min(max(sampled.ratios), upper + _TAILS * (upper - lower))
+    interval = sampled.interval or Interval(low, high)
     low, high = min(low, interval.low), max(high, interval.high)
     return (low, high) if high - low >= 1e-6 * high else (low * 0.999, high * 1.001)
 

@@ -8,10 +8,13 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.gate.verdict import Verdict
+from perfsuite.gate import messages
+from perfsuite.gate.baseline_file import SaveResult
+from perfsuite.gate.messages import verdict_counts
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import span
 from perfsuite.measure.words import change, number, plural, printable
-from perfsuite.report.model import Report, Row, SavedFile
+from perfsuite.report.model import Report, why
 
 LONG_LINES = 8
 LONG_CHARACTERS = 1200
@@ -34,9 +37,9 @@ def markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def code(text: str, *, in_table: bool = False) -> str:
-    """A code span that shows `text` as it is, on one line."""
-    shown = _printable(" ".join(text.split())) or " "
+def code(content: str, *, in_table: bool = False) -> str:
+    """A code span that shows `content` as it is, on one line."""
+    shown = _printable(" ".join(content.split())) or " "
     if in_table:
         shown = shown.replace("|", "\\|")
     fence = "`" * (_longest_run(shown) + 1)
@@ -44,14 +47,14 @@ def code(text: str, *, in_table: bool = False) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
-def escaped(text: str) -> str:
-    """`text` on one line, with nothing in it that is Markdown or HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$&@!])", r"\\\1", _printable(" ".join(text.split())))
+def escaped(content: str) -> str:
+    """`content` on one line, with nothing in it that is Markdown or HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&@!])", r"\\\1", _printable(" ".join(content.split())))
 
 
-def block(text: str) -> str:
-    """A code block that shows `text` as it is."""
-    lines = [_printable(line.expandtabs(4)) for line in text.splitlines()]
+def block(content: str) -> str:
+    """A code block that shows `content` as it is."""
+    lines = [_printable(line.expandtabs(4)) for line in content.splitlines()]
     fence = "`" * max(3, max(map(_longest_run, lines), default=0) + 1)
     return "\n".join([f"{fence}text", *lines, fence])
 
@@ -69,8 +72,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _summary(report: Report) -> Iterator[str]:
     tests, failures = plural(len(report.tests), "test"), len(report.failures)
     yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}"
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
-    metrics = plural(len(report.metrics), "metric")
+    counts = verdict_counts(result.verdict for result in report.results)
+    metrics = plural(len(report.results), "metric")
     header, machine = report.header, report.header.environment
     device = f"{machine.device_count} x {machine.device_kind} ({machine.processor})"
     where = f"{escaped(device)}; {escaped(header.versions)}; size {escaped(header.size)}"
@@ -83,24 +86,24 @@ def _changed(report: Report) -> Iterator[str]:
     """The metrics that got worse, then those that got better: at the base, and now."""
     worse, better = report.of_verdict(Verdict.FAIL), report.of_verdict(Verdict.IMPROVED)
     rows = [
-        (code(test.id, in_table=True), code(row.title, in_table=True), *_base_and_head(row))
-        for test, row in [*worse, *better]
+        (code(result.test, in_table=True), code(result.metric.title, in_table=True), *_base_and_head(result))
+        for result in [*worse, *better]
     ]
     if rows:
-        yield f"### {len(worse)} worse, {len(better)} better{f': {_RECORDS} what is better' if better else ''}"
+        yield f"### {len(worse)} fail, {len(better)} improved{f': {_RECORDS} what improved' if better else ''}"
         yield table(("test", "metric", "base", "head", "change"), rows)
 
 
-def _base_and_head(row: Row) -> tuple[str, str, str]:
+def _base_and_head(result: Result) -> tuple[str, str, str]:
     """What a metric was or may be, what it is, and by how much that is more; in bold where it fails."""
-    by_budget = row.source == "budget" and row.limit is not None
-    base = row.limit if by_budget else row.baseline
-    share = row.value / base - 1 if base and base > 0 else None
+    metric, by_budget = result.metric, result.source == "budget" and result.limit is not None
+    base = result.limit if by_budget else result.baseline
+    share = metric.value / base - 1 if base and base > 0 else None
     changed = change(share, 3) if share else ""
     return (
         "" if base is None else f"{number(base)}{' (budget)' if by_budget else ''}",
-        escaped(f"{span(row.value, row.interval)} {row.unit}"),
-        f"**{changed or 'worse'}**" if row.verdict == Verdict.FAIL else changed,
+        escaped(f"{span(metric.value, metric.interval)} {metric.unit}"),
+        f"**{changed or 'worse'}**" if result.verdict == Verdict.FAIL else changed,
     )
 
 
@@ -110,14 +113,15 @@ def _failures(report: Report) -> Iterator[str]:
         yield "### Failed"
     for test in report.failures:
         where = f" ({code(f'{test.file}:{test.line}')})" if test.line else ""
-        yield f"{code(test.id)}{where}"
-        if Verdict.FAIL in test.counts:
-            yield folded("why", block(test.why))
-        elif (lines := len(test.why.splitlines())) > LONG_LINES or len(test.why) > LONG_CHARACTERS:
-            yield block(_first_line(test.why))
-            yield folded(f"all {plural(lines, 'line')}", block(test.why))
+        message = why(test)
+        yield f"{code(test.test)}{where}"
+        if any(result.verdict == Verdict.FAIL for result in test.results):
+            yield folded("why", block(message))
+        elif (lines := len(message.splitlines())) > LONG_LINES or len(message) > LONG_CHARACTERS:
+            yield block(_first_line(message))
+            yield folded(f"all {plural(lines, 'line')}", block(message))
         else:
-            yield block(test.why)
+            yield block(message)
 
 
 def _undecided(report: Report) -> Iterator[str]:
@@ -127,40 +131,40 @@ def _undecided(report: Report) -> Iterator[str]:
     }
     for verdict, title in titles.items():
         lines = []
-        for test, row in report.of_verdict(verdict):
-            reason = "<br>".join(map(escaped, row.reason.splitlines()))
-            lines.append(f"- {code(test.id)}: {reason or code(row.title)}")
+        for result in report.of_verdict(verdict):
+            reason = "<br>".join(map(escaped, messages.reason(result).splitlines()))
+            lines.append(f"- {code(result.test)}: {reason or code(result.metric.title)}")
         if lines:
             yield folded(f"{len(lines)} {title}", "\n".join(lines))
 
 
 def _rest(report: Report) -> Iterator[str]:
     """What is new, what is gone and what was skipped."""
-    if new := collections.Counter(test.id for test, _ in report.of_verdict(Verdict.NEW)):
+    if new := collections.Counter(result.test for result in report.of_verdict(Verdict.NEW)):
         lines = [f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items()]
         yield folded(f"{new.total()} new: pytest --perf-save records", "\n".join(lines))
     if report.missing:
-        lines = [f"- {code(missing.test)}: {code(missing.title)}" for missing in report.missing]
+        lines = [f"- {code(result.test)}: {code(result.metric.title)}" for result in report.missing]
         yield folded(f"{len(lines)} not measured, but in the baselines: pytest --perf-save removes", "\n".join(lines))
     if skipped := collections.Counter(_first_line(test.message) for test in report.tests if test.outcome == "skipped"):
         lines = [f"- {plural(count, 'test')}: {escaped(reason)}" for reason, count in skipped.items()]
         yield folded(f"{skipped.total()} skipped", "\n".join(lines))
 
 
-def _saved(file: SavedFile) -> Iterator[str]:
-    yield f"### {code(file.path)} {file.summary}"
+def _saved(file: SaveResult) -> Iterator[str]:
+    yield f"### {code(file.path.as_posix())} {messages.save_summary(file)}"
     rows = [
         (
             code(each.test, in_table=True),
             code(each.name, in_table=True),
-            number(each.old),
-            "removed" if each.new is None else number(each.new),
-            escaped(each.unit),
+            number(each.old.value),
+            "removed" if each.new is None else number(each.new.value),
+            escaped((each.new or each.old).unit),
             escaped("" if each.new is None else each.direction),
             escaped(", ".join(each.versions)),
         )
         for each in file.changes
-        if each.old is not None
+        if each.old is not None and each.action != "keep"
     ]
     if rows:
         columns = ("test", "metric", "before", "now", "unit", "which is", "versions")
@@ -169,35 +173,36 @@ def _saved(file: SavedFile) -> Iterator[str]:
 
 def _all_metrics(report: Report) -> Iterator[str]:
     rows, above = [], None
-    for test, metric in report.metrics:
-        rows.append((code(test.id, in_table=True) if test.id != above else "", *_cells(metric)))
-        above = test.id
+    for result in report.results:
+        rows.append((code(result.test, in_table=True) if result.test != above else "", *_cells(result)))
+        above = result.test
     if rows:
         columns = ("test", "metric", "value", "unit", "limit", "from", "baseline", "change", "verdict")
         yield folded(f"all {plural(len(rows), 'metric')}", table(columns, rows))
 
 
-def _cells(metric: Row) -> tuple[str, ...]:
+def _cells(result: Result) -> tuple[str, ...]:
+    metric, share = result.metric, messages.relative_change(result)
     return (
         code(metric.title, in_table=True),
         escaped(span(metric.value, metric.interval)),
         escaped(metric.unit),
-        "" if metric.limit is None else number(metric.limit),
-        metric.source or "",
-        "" if metric.baseline is None else number(metric.baseline),
-        change(metric.change, 3) if metric.change else "",
-        f"**{metric.verdict}**" if metric.verdict == Verdict.FAIL else str(metric.verdict),
+        "" if result.limit is None else number(result.limit),
+        result.source or "",
+        "" if result.baseline is None else number(result.baseline),
+        change(share, 3) if share else "",
+        f"**{result.verdict}**" if result.verdict == Verdict.FAIL else str(result.verdict),
     )
 
 
-def _first_line(text: str) -> str:
-    line = text.partition("\n")[0]
+def _first_line(content: str) -> str:
+    line = content.partition("\n")[0]
     return line if len(line) <= LONG_CHARACTERS else f"{line[: LONG_CHARACTERS - 4]} ..."
 
 
-def _printable(text: str) -> str:
-    return printable(text, "\N{REPLACEMENT CHARACTER}")
+def _printable(content: str) -> str:
+    return printable(content, "\N{REPLACEMENT CHARACTER}")
 
 
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)
+def _longest_run(content: str) -> int:
+    return max(map(len, re.findall("`+", content)), default=0)

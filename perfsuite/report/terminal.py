@@ -9,7 +9,7 @@ import collections
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from packaging.version import Version
@@ -18,7 +18,8 @@ import perfsuite
 from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import is_known_kind, namesakes
-from perfsuite.gate.messages import unit_of
+from perfsuite.gate.merging import Change
+from perfsuite.gate.messages import relative_change, unit_of
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Metric, span, title
@@ -27,9 +28,6 @@ from perfsuite.report.tables import by_test, clipped
 from perfsuite.session.judge import Judge
 from perfsuite.session.records import TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession
-
-if TYPE_CHECKING:  # only a save has them
-    from perfsuite.report.model import SavedChange, SavedFile
 
 
 def session_header(judge: Judge, rootpath: Path) -> list[str]:
@@ -107,11 +105,6 @@ def metric_table(results: Sequence[Result], width: int) -> list[tuple[str, Resul
     return [(top, None)] + [
         (clipped(line, width), None) if index is None else (line, results[index]) for line, index in lines
     ]
-
-
-def relative_change(result: Result) -> float | None:
-    """How much the metric differs from its baseline: 0.02 is 2 % more. None where that has no meaning."""
-    return result.metric.value / result.baseline - 1 if result.baseline is not None and result.baseline > 0 else None
 
 
 def _cells(result: Result, *, intervals: bool) -> tuple[str, ...]:
@@ -333,7 +326,7 @@ def _wrapped(line: str, width: int, most: int | None) -> list[str]:
     )
 
 
-_CHANGE_COLORS = {"better": {"green": True}, "worse": {"red": True}}
+_CHANGE_COLORS: dict[str, dict[str, bool]] = {"better": {"green": True}, "worse": {"red": True}}
 
 
 def session_summary(
@@ -365,9 +358,7 @@ def session_summary(
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for file in saved:
-        from perfsuite.report.model import SavedFile  # see the top
-
-        _saved(reporter, SavedFile.of(file, rootpath))
+        _saved(reporter, file, rootpath)
     if not_saved:
         reporter.line(not_saved, red=True, bold=True)
 
@@ -399,10 +390,10 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
     return lines + ([Line(messages.without_estimate(kernels), {"yellow": True})] if kernels else [])
 
 
-def _saved(reporter: pytest.TerminalReporter, file: "SavedFile") -> None:
-    reporter.line(f"{file.path}: {file.summary}")
-    worse, gone = file.changed("update", "worse"), file.changed("trim", "same")
-    better, other = file.changed("update", "better"), file.changed("update", "not comparable")
+def _saved(reporter: pytest.TerminalReporter, file: SaveResult, rootpath: Path) -> None:
+    reporter.line(f"{Path(relative(file.path, rootpath)).as_posix()}: {messages.save_summary(file)}")
+    worse, gone = file.updated("worse"), file.trimmed
+    better, other = file.updated("better"), file.updated("not comparable")
     for changes, about in (
         (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
         (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),
@@ -411,16 +402,16 @@ def _saved(reporter: pytest.TerminalReporter, file: "SavedFile") -> None:
     ):
         if changes:
             reporter.line(f"  {about}:", **_CHANGE_COLORS.get(changes[0].direction, {}))
-            for change in changes:
-                reporter.line(f"    {_in_words(change)}")
+            for each in changes:
+                reporter.line(f"    {_in_words(each)}")
 
 
-def _in_words(change: "SavedChange") -> str:
-    where = f"{change.test}: {change.name}"
-    if change.new is None or change.old is None:
+def _in_words(saved: Change) -> str:
+    where = f"{saved.test}: {saved.name}"
+    if saved.new is None or saved.old is None:
         return where
-    versions = f" ({', '.join(change.versions)})" if change.versions else ""
-    return f"{where}: {number(change.old)} -> {number(change.new)} {change.unit}{versions}"
+    versions = f" ({', '.join(saved.versions)})" if saved.versions else ""
+    return f"{where}: {number(saved.old.value)} -> {number(saved.new.value)} {saved.new.unit}{versions}"
 
 
 HOW = "open a perfetto_trace.json.gz with https://ui.perfetto.dev, or a folder with TensorBoard's profile plugin, xprof"

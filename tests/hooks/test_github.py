@@ -74,7 +74,7 @@ def test_a_failure_is_an_error_at_its_line_seen_from_the_repository():
 
 
 def test_a_test_that_is_left_undecided_is_a_notice_that_says_what_settles_it():
-    open_ = metric("a", Verdict.INCONCLUSIVE, reason="a is 1.5\nto settle it: more seconds")
+    open_ = metric("a", Verdict.INCONCLUSIVE, note="a is 1.5\nto settle it: more seconds")
     ((level, named, message),) = annotated(a_test(metrics=(metric(), open_)))
     assert (level, named["line"], message) == ("notice", "7", "a is 1.5\nto settle it: more seconds")
     assert len(annotated(a_test(outcome="failed", message="m", metrics=(open_,)))) == 1, "a failure says it already"

@@ -1,8 +1,10 @@
 """The page as text: what is on it, and that nothing in a name or a message is more than text."""
 
+import dataclasses
 import html.parser
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.report_samples import HEADER, distribution, line, metric, perf_test
 
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline_file import SaveResult
+from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report import html as pictures
 from perfsuite.report.html import breakable
 from perfsuite.report.html import html as page_of
-from perfsuite.report.model import (
-    Missing,
-    Report,
-    SavedChange,
-    SavedFile,
-)
+from perfsuite.report.model import Report
 from perfsuite.session.records import MOST_RATIOS, ProgramRecord, TraceRecord, distribution_of
 
 HOSTILE = """</title></style><script>alert("1")</script><img src=x onerror='alert(2)'>&amp;{{ 7 * 7 }}$x_1$"""
@@ -65,15 +65,13 @@ class Parsed(html.parser.HTMLParser):
 def everything(name: str) -> Report:
     """A report with something in every part, all called `name`."""
     failed = metric(
-        name, 3, verdict=Verdict.FAIL, limit=2.0, baseline=2, source="baseline", reason=name, cause=name, first=name, unit=name,
+        name, 3, Verdict.FAIL, limit=2.0, baseline=2, source="baseline", note=name, cause=name, unit=name,
         detail={name: 3, "other": 1},
     )  # fmt: skip
-    fact = metric(f"{name} flops", target=name, verdict=Verdict.NOT_COMPARABLE, reason=name)
+    fact = metric(f"{name} flops", 2, Verdict.NOT_COMPARABLE, note=name)
     trace = TraceRecord(name, name, 2, (Metric(f"{name} trace host", 2, "us", "info"),), ((name, 1.0, 2.0),))
-    program = ProgramRecord(name, name, name, name, 1, False, (fact.title,), True, (name,))
-    ratio = metric(
-        name, 1.05, verdict=Verdict.INCONCLUSIVE, kind="ratio", reason=name, interval=Interval(1.0, 1.1), limit=1.02
-    )
+    program = ProgramRecord(name, name, name, name, 1, False, (fact.metric.title,), True, (name,))
+    ratio = metric(name, 1.05, Verdict.INCONCLUSIVE, kind="ratio", note=name, interval=Interval(1.0, 1.1), limit=1.02)
     tests = (
         perf_test(
             f"test_a[{name}]", failed, fact, ratio, outcome="failed", message=name, distributions=(distribution(name),),
@@ -81,11 +79,14 @@ def everything(name: str) -> Report:
         ),
         perf_test("test_b", outcome="skipped", message=name),
     )  # fmt: skip
+    change = Change(
+        name, name, "update", Entry(1, name, "size", "compiled"), Entry(2, name, "size", "compiled"), "worse"
+    )
     return Report(
         HEADER,
         tests,
-        (Missing(name, name),),
-        (SavedFile(name, 3, (SavedChange(name, name, "update", 1.0, 2.0, "us", "worse", (name,)),)),),
+        (dataclasses.replace(failed, test=name),),
+        (SaveResult(Path(name), (change,), untouched=3, written=True),),
         (name,),
     )
 

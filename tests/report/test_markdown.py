@@ -2,17 +2,23 @@
 
 import dataclasses
 import html.parser
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from support.git_project import count, with_versions
+from support.report_samples import metric as sample
+from support.report_samples import perf_test
 
+from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval
 from perfsuite.report.markdown import LONG_LINES, block, code, escaped, markdown
-from perfsuite.report.model import Header, Missing, Report, Row, SavedChange, SavedFile, Test
+from perfsuite.report.model import Header, Report
 
 HEADER = Header(
     project="project",
@@ -46,11 +52,13 @@ HOSTILE = [
 
 
 def metric(name="step ratio", verdict=Verdict.PASS, value=1.5, **fields):
-    return Row(name, None, value, fields.pop("unit", "x"), "ratio", "lower", verdict, **fields)
+    return sample(name, value, verdict, **{"unit": "x", "kind": "ratio", **fields})
 
 
 def a_test(id="tests/test_a.py::test_step", outcome="passed", message="", metrics=(), line=7):
-    return Test(id, "tests/test_a.py", line, outcome, message, 0.1, metrics)
+    record = perf_test("::", *metrics, file="tests/test_a.py", line=line, outcome=outcome, message=message)
+    results = tuple(dataclasses.replace(each, test=id) for each in record.results)
+    return dataclasses.replace(record, test=id, results=results)
 
 
 def report(*tests, **fields):
@@ -109,13 +117,15 @@ def test_what_changed_and_failed_comes_first_and_the_rest_is_folded():
     metrics = (
         metric("e", Verdict.NEW),
         metric("d", Verdict.IMPROVED, 1.0, baseline=1.5),
-        metric("c", Verdict.NOT_COMPARABLE, reason="c: other device"),
-        metric("b", Verdict.INCONCLUSIVE, reason="b is 1.5\nto settle it: about 3 more seconds of sampling"),
+        metric("c", Verdict.NOT_COMPARABLE, note="c: other device"),
+        metric("b", Verdict.INCONCLUSIVE, note="b is 1.5\nto settle it: about 3 more seconds of sampling"),
     )
     seen = read(
-        a_test("t::ok", metrics=metrics), a_test("t::bad", "failed", "a is 2 x"), missing=(Missing("t", "gone"),)
+        a_test("t::ok", metrics=metrics),
+        a_test("t::bad", "failed", "a is 2 x"),
+        missing=(metric("gone", Verdict.MISSING),),
     )
-    assert [heading.split(":")[0] for heading in map(str.strip, seen.all("h3"))] == ["0 worse, 1 better", "Failed"]
+    assert [heading.split(":")[0] for heading in map(str.strip, seen.all("h3"))] == ["0 fail, 1 improved", "Failed"]
     assert [title.split(":")[0] for title in seen.all("summary")] == [
         "1 inconclusive",
         "1 not comparable with the baseline",
@@ -137,7 +147,7 @@ def test_what_changed_is_a_table_with_regressions_first():
     )
     text = markdown(report(a_test("t::a", "failed", "m", metrics)))
     assert text.split("\n\n")[2:4] == [
-        "### 3 worse, 1 better: `pytest --perf-save` records what is better",
+        "### 3 fail, 1 improved: `pytest --perf-save` records what improved",
         "| test | metric | base | head | change |\n"
         "| --- | --- | --- | --- | --- |\n"
         "| `t::a` | `slower` | 2 | 3 x | **+50 %** |\n"
@@ -164,8 +174,8 @@ def test_a_long_message_is_folded_after_its_first_line():
 
 def test_where_the_table_has_what_failed_the_messages_are_folded_and_complete():
     gates = (
-        metric("a", Verdict.FAIL, reason="a is 2"),
-        metric("b", Verdict.FAIL, reason="b is 3; grew: dot at x.py:4"),
+        metric("a", Verdict.FAIL, note="a is 2"),
+        metric("b", Verdict.FAIL, note="b is 3; grew: dot at x.py:4"),
     )
     text = markdown(report(a_test(outcome="failed", message="a is 2\nalso worse: b", metrics=gates)))
     why = text.partition("<summary>why</summary>")[2].partition("</details>")[0]
@@ -190,16 +200,18 @@ def test_the_table_has_every_metric_in_the_order_of_the_session():
 
 
 def test_a_saved_file_is_listed_with_its_changes():
+    older = with_versions(jax="0.9")
     changes = (
-        SavedChange("t::a", "made", "create", None, 1.0, "x", "same", ()),
-        SavedChange("t::a", "slower", "update", 1.2, 1.5, "x", "worse", ("jax 0.9 -> 0.10",)),
-        SavedChange("t::b", "gone", "trim", 1.0, None, "x", "same", ()),
+        Change("t::a", "made", "create", None, count(1)),
+        Change("t::a", "slower", "update", count(2, older), count(3, with_versions(jax="0.10")), "worse"),
+        Change("t::b", "gone", "trim", count(1), None),
+        Change("t::b", "kept", "keep", count(1), count(1)),
     )
-    saved = SavedFile("baselines/cpu.json", 4, changes)
+    saved = SaveResult(Path("baselines/cpu.json"), changes, untouched=3, written=True)
     text = markdown(report(a_test(), saved=(saved,)))
     assert "### `baselines/cpu.json` 2 recorded (1 new, 1 worse), 1 removed, 4 kept" in text
-    assert "| `t::a` | `slower` | 1.2 | 1.5 | x | worse | jax 0.9 -\\> 0.10 |" in text
-    assert "| `t::b` | `gone` | 1 | removed | x |  |  |" in text
+    assert "| `t::a` | `slower` | 2 | 3 | compiles | worse | jax 0.9 -\\> 0.10 |" in text
+    assert "| `t::b` | `gone` | 1 | removed | compiles |  |  |" in text
     assert "`made`" not in text
 
 
@@ -221,13 +233,13 @@ def test_skipped_tests_are_counted_by_reason_and_notes_are_shown():
 def test_a_hostile_name_is_shown_as_it_is_and_leaves_the_page_as_it_was(text):
     def page(name):
         metrics = (
-            metric(name, Verdict.INCONCLUSIVE, reason=name, unit=name),
+            metric(name, Verdict.INCONCLUSIVE, note=name, unit=name),
             metric(name, Verdict.IMPROVED, baseline=2.0, unit=name),
             metric(name, Verdict.NEW, unit=name),
-            metric(name, Verdict.FAIL, reason=f"{name}\n{name}", unit=name),
+            metric(name, Verdict.FAIL, note=f"{name}\n{name}", unit=name),
         )
         tests = (a_test(name, "failed", f"{name}\n{name}", metrics), a_test(f"{name}2", "skipped", name))
-        return read(*tests, missing=(Missing(name, name),), notes=(name,))
+        return read(*tests, missing=(metric(name, Verdict.MISSING),), notes=(name,))
 
     hostile, tame = page(text), page("tame")
     assert [tag for tag, _ in hostile.seen] == [tag for tag, _ in tame.seen]

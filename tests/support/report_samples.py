@@ -1,25 +1,14 @@
 """Reports for tests: by hand, and as Hypothesis strategies."""
 
-import json
-from typing import Any
+import dataclasses
 
 import hypothesis.strategies as st
 
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Verdict
-from perfsuite.measure.metric import KINDS, Interval, Metric
-from perfsuite.measure.serialise import made
-from perfsuite.report.model import (
-    OUTCOMES,
-    Header,
-    Missing,
-    Report,
-    Row,
-    SavedChange,
-    SavedFile,
-    Test,
-)
-from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TraceRecord
+from perfsuite.gate.verdict import Result, Verdict
+from perfsuite.measure.metric import Interval, Metric
+from perfsuite.report.model import OUTCOMES, Header, Report
+from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TestRecord, TraceRecord
 
 HEADER = Header(
     project="project",
@@ -35,21 +24,18 @@ HEADER = Header(
 )
 
 
-def report_of_json(text: str, **options: Any) -> Report:
-    """The report that was written as `report.json`."""
-    return made(Report, {name: value for name, value in json.loads(text, **options).items() if name != "schema"})
+def metric(name: str = "step flops", value: float = 2, verdict: Verdict = Verdict.PASS, **fields) -> Result:
+    """A count that passed, but for what is given: fields of a metric and of a result."""
+    of_metric = {"unit": "FLOP", "kind": "count"}
+    of_metric |= {key: fields.pop(key) for key in Metric.__dataclass_fields__ if key in fields}
+    return Result("", Metric(name, value, **of_metric), verdict, **fields)
 
 
-def metric(name: str = "step flops", value: float = 2, **fields) -> Row:
-    """A count that passed, but for what is given."""
-    made = {"target": None, "unit": "FLOP", "kind": "count", "better": "lower", "verdict": Verdict.PASS, **fields}
-    return Row(**{"title": name, "value": value, **made})
-
-
-def perf_test(name: str = "test_step", *metrics: Row, **fields) -> Test:
+def perf_test(name: str = "test_step", *results: Result, **fields) -> TestRecord:
     """A test that passed, but for what is given."""
-    made = {"file": "test_it.py", "line": 3, "outcome": "passed", "message": "", "seconds": 0.5, **fields}
-    return Test(f"test_it.py::{name}", metrics=tuple(metrics), **made)
+    id = name if "::" in name else f"test_it.py::{name}"
+    values = {"passed": True, "metrics": (), "file": "test_it.py", "line": 3, "seconds": 0.5, **fields}
+    return TestRecord(id, results=tuple(dataclasses.replace(each, test=id) for each in results), **values)
 
 
 def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99), **fields) -> Distribution:
@@ -85,26 +71,28 @@ def _maybe(of: st.SearchStrategy) -> st.SearchStrategy:
     return st.none() | of
 
 
-_kinds = st.sampled_from(KINDS)
-_betters = st.sampled_from(["lower", "higher"])
+_names = st.text("ab|`<> \N{SNOWMAN}", min_size=1).filter(str.strip)
 _metrics = st.builds(
-    Row,
-    title=_texts,
-    target=_maybe(_texts),
-    value=_numbers | _counts,
-    unit=_texts,
-    kind=_kinds,
-    better=_betters,
-    verdict=st.sampled_from(Verdict),
+    Metric,
+    name=_names,
+    value=st.floats(allow_nan=False, allow_infinity=False) | _counts,
+    unit=_names,
+    kind=st.sampled_from(["size", "ratio", "time", "info"]),
+    better=st.sampled_from(["lower", "higher"]),
     interval=_maybe(_intervals()),
     samples=_maybe(_counts),
+    detail=_maybe(st.dictionaries(_texts, _counts, max_size=2)),
+)
+_results = st.builds(
+    Result,
+    test=_texts,
+    metric=_metrics,
+    verdict=st.sampled_from(Verdict),
     source=st.sampled_from([None, "budget", "baseline"]),
     limit=_maybe(_numbers),
     baseline=_maybe(_numbers | _counts),
-    reason=_texts,
+    note=_texts,
     cause=_texts,
-    first=_texts,
-    detail=_maybe(st.dictionaries(_texts, _counts, max_size=2)),
 )
 _distributions = st.builds(
     Distribution,
@@ -155,21 +143,18 @@ _traces = st.builds(
     _texts,
 )
 _tests = st.builds(
-    Test,
-    *[_texts] * 2,
-    _counts,
-    st.sampled_from(OUTCOMES),
-    _texts,
-    _numbers,
-    _tuples(_metrics),
-    _tuples(_distributions),
-    _tuples(_lines),
-    _tuples(_programs),
-    _tuples(_traces),
-    _maybe(st.tuples(_texts, _counts)),
-)
-_changes = st.builds(
-    SavedChange, *[_texts] * 3, _maybe(_numbers), _maybe(_numbers), _texts, _texts, versions=_tuples(_texts)
+    TestRecord,
+    test=_texts,
+    passed=st.booleans(),
+    results=_tuples(_results),
+    metrics=st.just(()),
+    outcome=st.sampled_from(OUTCOMES),
+    message=_texts,
+    distributions=_tuples(_distributions),
+    lines=_tuples(_lines),
+    programs=_tuples(_programs),
+    traces=_tuples(_traces),
+    blamed=_maybe(st.tuples(_texts, _counts)),
 )
 reports = st.builds(
     Report,
@@ -180,8 +165,7 @@ reports = st.builds(
         options=_tuples(_texts),
     ),
     tests=_tuples(_tests),
-    missing=_tuples(st.builds(Missing)),
-    saved=_tuples(st.builds(SavedFile, changes=_tuples(_changes))),
+    missing=_tuples(_results),
     notes=_tuples(_texts),
 )
 """Any report: its numbers may be infinite, its texts anything but half a surrogate pair."""
