@@ -217,10 +217,6 @@ class TestNothingIsLeft:
 
 
 class TestBadInput:
-    def test_no_such_revision(self, here, tree, tmp_path):
-        with pytest.raises(SideFailed, match="'v9'"), side_of_commit(tree, "v9", "base", scratch=tmp_path):
-            pass
-
     def test_not_a_repository(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         with pytest.raises(GitError, match="is not in a git repository"):
@@ -308,12 +304,6 @@ def test_packages_are_those_named_and_the_present_ones(index, tmp_path):
     ended = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["1.0", perfsuite.__file__]
     assert "steplib" not in present_packages().versions
-
-
-def test_what_is_there_already_needs_no_folder(index, tmp_path):
-    made = packages_with([f"jax=={present_packages().versions['jax']}"], tmp_path / "packages")
-    assert (made.folder, made.versions) == (None, present_packages().versions)
-    assert not (tmp_path / "packages").exists()
 
 
 def test_what_an_installed_package_asks_for_and_does_not_get_is_said(index, tmp_path):

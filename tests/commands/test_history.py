@@ -49,21 +49,6 @@ def test_each_save_is_compared_with_the_one_before_it(project, capsys):
     assert jax.endswith("1 fail, 2 pass\n")
 
 
-def test_a_pattern_leaves_the_saves_that_changed_its_metrics(project, capsys):
-    project.save({"compiles": count(2), "gap": ratio(1.0)}, "First")
-    project.save({"compiles": count(2), "gap": ratio(1.01)}, "Second")
-    project.save({"compiles": count(3), "gap": ratio(1.01)}, "Third")
-    main(["history", "baselines/cpu.json", "comp*"])
-    output = capsys.readouterr().out
-    assert output.count(" -> ") == 2
-    assert "Second) -> " in output
-    main(["history", "baselines/cpu.json", "gap"])
-    assert "no save changed a metric by more than the gate allows" in capsys.readouterr().out
-    main(["history", "baselines/cpu.json", "gap", "--all"])
-    assert ["+1 %", "1 [0.998, 1.002] -> 1.01 [1.008, 1.012] x", "gap", TEST] in cells(capsys.readouterr().out)
-    assert "no metric ever had this name: none such" in refused(capsys, "baselines/cpu.json", "none such")
-
-
 def test_subjects_do_nothing_to_the_terminal(project, capsys):
     project.save({"compiles": count(2, HERE)})
     project.save({"compiles": count(3, HERE)}, "\x1b[31mred\x07")

@@ -109,24 +109,6 @@ def test_the_commit_of_the_last_save_is_one_line_where_all_tests_share_it(file, 
     assert "  saved at 9a8b7c6d5e4f with changes" in show(capsys)
 
 
-@pytest.mark.parametrize(
-    ("revisions", "saved"),
-    [
-        ({TEST: OLD, OTHER: NEW}, ["  (saved at 1a2b3c4d5e6f)", "  (saved at 9a8b7c6d5e4f with changes)"]),
-        ({TEST: OLD}, ["  (saved at 1a2b3c4d5e6f)", ""]),
-        ({}, ["", ""]),
-    ],
-    ids=["different", "one unknown", "unknown"],
-)
-def test_tests_that_were_saved_at_different_commits_have_each_its_own(file, capsys, revisions, saved):
-    file.write_bytes(encode(Baselines("cpu", METRICS, revisions)))
-    shown = show(capsys, "baselines/cpu.json")
-    assert not shown[1].startswith("  saved at")
-    assert [line for line in shown if line.startswith(TEST.partition("::")[0])] == [TEST + saved[0], OTHER + saved[1]]
-    if revisions:
-        assert show(capsys, "baselines/cpu.json", "*::test_flat")[1] == "  saved at 1a2b3c4d5e6f"
-
-
 def test_a_file_of_a_revision_is_shown(file, capsys, monkeypatch):
     for name, value in ISOLATED.items():
         monkeypatch.setenv(name, value)

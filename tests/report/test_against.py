@@ -95,15 +95,6 @@ def test_what_was_tried_and_what_did_it():
     ]
 
 
-def test_a_range_lists_what_it_may_be():
-    found = dataclasses.replace(FOUND, suspects=("lib 2", "lib 3"), first="good", about=())
-    assert list(bisection_lines(found))[-3:] == [
-        "the first good step is one of these: what could not be tried hides it",
-        "  lib 2",
-        "  lib 3",
-    ]
-
-
 def test_a_time_is_over_the_good_ends_and_verdicts_are_coloured():
     timed = dataclasses.replace(FOUND.steps[3], interval=Interval(1.02, 1.04))
     lines = list(bisection_lines(dataclasses.replace(FOUND, steps=(timed,)), colored))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import html.parser
-import math
 import re
 from pathlib import Path
 
@@ -133,25 +132,6 @@ def test_an_address_that_is_a_script_is_a_path():
     assert all((each["href"] or "").startswith(("#", "javascript%3A")) for each in page.all("a"))
 
 
-def test_failures_come_first_with_their_message():
-    tests = (perf_test("test_good"), perf_test("test_bad", outcome="failed", message="step flops is 3"))
-    text = Parsed(page_of(Report(HEADER, tests))).text
-    assert text.index("1 of 2 perf tests failed") < text.index("test_it.py::test_bad") < text.index("step flops is 3")
-    assert text.index("step flops is 3") < text.index("test_it.py::test_good")
-
-
-@pytest.mark.parametrize(
-    ("tests", "says"),
-    [
-        ((), "No perf test ran"),
-        ((perf_test(),), "1 perf test passed"),
-        ((perf_test(), perf_test("test_b", outcome="skipped")), "1 perf test passed, 1 skipped"),
-    ],
-)
-def test_a_session_without_failures_says_so(tests, says):
-    assert " ".join(Parsed(page_of(Report(HEADER, tests))).text.split()).count(says) == 1
-
-
 def test_a_metric_has_value_interval_limit_baseline_change_and_verdict():
     made = metric(
         "ratio", 1.062, unit="x", kind="ratio", interval=Interval(1.055, 1.07), limit=1.06, baseline=1.01,
@@ -160,29 +140,6 @@ def test_a_metric_has_value_interval_limit_baseline_change_and_verdict():
     words = Parsed(page_of(Report(HEADER, (perf_test("test_a", made),)))).text.split()
     row = " ".join(words)
     assert "ratio test_it.py::test_a fail ratio 1.062 [1.055, 1.07] x 1.06 baseline 1.01 +5.15 %" in row
-
-
-def test_an_interval_without_an_end_is_left_out():
-    unbounded = perf_test("t", metric(interval=Interval(1.0, math.inf)))
-    text = Parsed(page_of(Report(HEADER, (unbounded,)))).text
-    assert "inf]" not in text
-    assert "[" not in text.partition("Session")[0]
-
-
-def test_pictures_say_what_is_in_them():
-    ratio = metric("a/b ratio to ready", 1.05, kind="ratio", limit=1.2, baseline=1.04)
-    far = metric("a/b ratio to ready", 1.05, kind="ratio", limit=9.0, source="budget")
-    slope = metric("step to return per unit", 3.0, kind="time", baseline=2.5)
-    intercept = metric("step to return intercept", 0.5, kind="info", baseline=1.0)
-    made = perf_test("t", ratio, far, slope, intercept, distributions=(distribution(),), lines=(line(),))
-    text = " ".join(Parsed(page_of(Report(HEADER, (made,)))).text.split())
-    assert "a: median 105 us b: median 100 us 4 pairs" in text
-    assert "limit (dashed): 1.2 limit (dashed): 9 " in text
-    assert "baseline (dotted): 1.04" in text
-    assert (
-        "3 us a unit, and 0.5 us R\N{SUPERSCRIPT TWO} 0.9990, 3 sizes, 12 rounds baseline (dotted): 2.5 us a unit"
-        in text
-    )
 
 
 @settings(max_examples=8)

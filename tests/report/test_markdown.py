@@ -105,14 +105,6 @@ def test_the_first_line_counts_the_tests_that_failed():
     assert markdown(report()).startswith("## perfsuite: 0 tests, none failed\n")
 
 
-def test_the_second_line_counts_verdicts_and_says_where():
-    text = markdown(report(a_test(metrics=(metric(), metric("b"), metric("c", Verdict.IMPROVED, baseline=2.0)))))
-    assert text.split("\n\n")[1] == (
-        "3 metrics: 1 improved, 2 pass. 1 x cpu (Xeon); python 3.11.7, jax 0.10.2, jaxlib 0.10.2, "
-        "perfsuite 0.1; size small."
-    )
-
-
 def test_what_changed_and_failed_comes_first_and_the_rest_is_folded():
     metrics = (
         metric("e", Verdict.NEW),
@@ -157,12 +149,6 @@ def test_what_changed_is_a_table_with_regressions_first():
     ]
 
 
-def test_a_failed_test_is_shown_with_its_line_and_its_message():
-    text = markdown(report(a_test("tests/test_a.py::test_x", "failed", "one\ntwo")))
-    assert "`tests/test_a.py::test_x` (`tests/test_a.py:7`)\n\n```text\none\ntwo\n```" in text
-    assert "<summary>" not in text
-
-
 def test_a_long_message_is_folded_after_its_first_line():
     lines = [f"line {number}" for number in range(LONG_LINES + 1)]
     text = markdown(report(a_test(outcome="failed", message="\n".join(lines))))
@@ -183,22 +169,6 @@ def test_where_the_table_has_what_failed_the_messages_are_folded_and_complete():
     assert text.count("a is 2") == 1
 
 
-def test_the_table_has_every_metric_in_the_order_of_the_session():
-    metrics = (
-        metric("a", interval=Interval(1.4, 1.6), limit=1.7, source="budget"),
-        metric("b", Verdict.FAIL, 3.0, limit=2.1, source="baseline", baseline=2.0),
-        metric("c", Verdict.INFO, 0.5, baseline=0.01),
-    )
-    text = markdown(report(a_test(metrics=metrics), a_test("other", metrics=(metric("z"),))))
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert rows[-4:] == [
-        "| `tests/test_a.py::test_step` | `a` | 1.5 \\[1.4, 1.6\\] | x | 1.7 | budget |  |  | pass |",
-        "|  | `b` | 3 | x | 2.1 | baseline | 2 | +50 % | **fail** |",
-        "|  | `c` | 0.5 | x |  |  | 0.01 | x 50 | info |",
-        "| `other` | `z` | 1.5 | x |  |  |  |  | pass |",
-    ]
-
-
 def test_a_saved_file_is_listed_with_its_changes():
     older = with_versions(jax="0.9")
     changes = (
@@ -213,17 +183,6 @@ def test_a_saved_file_is_listed_with_its_changes():
     assert "| `t::a` | `slower` | 2 | 3 | compiles | worse | jax 0.9 -\\> 0.10 |" in text
     assert "| `t::b` | `gone` | 1 | removed | compiles |  |  |" in text
     assert "`made`" not in text
-
-
-def test_skipped_tests_are_counted_by_reason_and_notes_are_shown():
-    skipped = (
-        a_test("a", "skipped", "no TPU"),
-        a_test("b", "skipped", "no TPU"),
-        a_test("c", "skipped", "xdist\nmore"),
-    )
-    text = markdown(report(*skipped, notes=("baselines/x.json is damaged",)))
-    assert "- 2 tests: no TPU\n- 1 test: xdist" in text
-    assert "**baselines/x.json is damaged**" in text
 
 
 # What comes from users.

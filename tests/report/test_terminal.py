@@ -45,10 +45,6 @@ def test_a_row_has_value_baseline_change_and_verdict():
     assert row.split() == ["step", "to", "ready", "1.5", "[1.4,", "1.6]", "x", "1.2", "+25", "%", "fail"]
 
 
-def test_a_budget_is_what_a_metric_is_held_against():
-    assert lines(result("overhead", 3.5, limit=0.0, source="budget"))[2].split()[-4:] == ["x", "0", "(budget)", "pass"]
-
-
 @pytest.mark.parametrize(("baseline", "share"), [(1.2, 0.25), (0.0, None), (-3.0, None), (None, None)])
 def test_a_change_is_relative_to_a_baseline_above_zero(baseline, share):
     assert relative_change(result(baseline=baseline)) == (share if share is None else pytest.approx(share))
@@ -116,53 +112,12 @@ def test_verdicts_are_counted_metric_by_metric():
     ]
 
 
-def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
-    narrow = {"interval": Interval(0.9, 1.1), "source": "budget", "limit": 1.0, "to_settle": "about 39 more seconds"}
-    said = closing(
-        result("a", verdict=Verdict.INCONCLUSIVE),
-        *(result(name, verdict=Verdict.INCONCLUSIVE, **narrow) for name in "bc"),
-        result("d", verdict=Verdict.NOT_COMPARABLE, incomparable="host processor differs (A, now B)"),
-    )
-    assert said[1:] == [
-        "inconclusive: 2 with the limit inside the interval; 1 without an interval",
-        "  b: about 39 more seconds",
-        "over the limit and undecided: b 1.5 x (limit 1), c 1.5 x (limit 1)",
-        "not comparable: 1 host processor differs (A, now B)",
-    ]
-
-
-def test_what_a_save_would_record_is_one_line_each():
-    better = [
-        result(name, verdict=Verdict.IMPROVED, value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))
-    ]
-    assert closing(*better, result("c", verdict=Verdict.NEW), result("d", verdict=Verdict.NEW))[1:] == [
-        "improved: b (-50 %), and 1 more: pytest --perf-save records it",
-        "new: 2 metrics have no baseline: pytest --perf-save records them",
-    ]
-
-
 def test_a_save_says_nothing_of_baselines():
     verdicts = [result(name, verdict=verdict) for name, verdict in zip("abcdefg", VERDICTS, strict=True)]
     assert closing(*verdicts, saving=True) == [
         "7 metrics of 1 test",
         "inconclusive: 1 without an interval",
         "  b: its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact",
-    ]
-
-
-def test_tests_that_are_gone_are_folded():
-    gone = [result("a", verdict=Verdict.MISSING, test=f"t.py::test_{number}") for number in range(3)]
-    assert closing(result(), gone=gone, width=140)[1:] == [
-        "missing: t.py::test_0 is gone or does not use perf, and has 1 baseline (a): pytest --perf-save removes it; "
-        "2 more tests too"
-    ]
-
-
-def test_calls_that_changed_places_are_folded():
-    moved = [result(name, recorded_as="c") for name in "ab"]
-    assert closing(*moved, width=200)[1:] == [
-        "moved: 2 metrics of calls that changed places: give each its name=, or run pytest --perf-save: "
-        "a of t.py::test_step"
     ]
 
 
@@ -196,13 +151,6 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
         "not comparable: t.py::test_step: b: other device",
     ]
     assert found[0].markup == {"red": True}
-
-
-def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_written_out():
-    gone = [result("a", verdict=Verdict.MISSING, test=f"t.py::test_{number}") for number in range(3)]
-    moved, *lost = [line.text for line in explanations([result("a", recorded_as="c"), result("b")], gone)]
-    assert moved.startswith("pass: t.py::test_step: compared with the baseline of c, because calls changed places")
-    assert [line.partition(" is gone")[0] for line in lost] == [f"missing: t.py::test_{number}" for number in range(3)]
 
 
 def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
@@ -280,26 +228,6 @@ def entry(value=1.5, **environment):
 
 
 # What closes a session.
-
-
-def test_few_lines_close_a_session(reporter):
-    written(reporter, result("a"), result("b", verdict=Verdict.NEW))
-    assert reporter.sections == ["perfsuite"]
-    assert reporter.lines == [
-        "2 metrics of 1 test: 1 new, 1 pass",
-        "new: 1 metric has no baseline: pytest --perf-save records it",
-    ]
-
-
-def test_with_v_the_table_and_the_reasons_come_first():
-    verbose = written(
-        Reporter(verbosity=1), result("a"), result("b", verdict=Verdict.INCONCLUSIVE, note="b is too noisy")
-    )
-    assert verbose.lines[0].split() == ["metric", "value", "against", "change", "verdict"]
-    assert verbose.lines[1] == "t.py::test_step"
-    assert verbose.lines[4] == "inconclusive: t.py::test_step: b is too noisy"
-    assert verbose.lines[5] == "2 metrics of 1 test: 1 inconclusive, 1 pass"
-    assert verbose.markup[verbose.lines[3]] == {"yellow": True}
 
 
 def test_what_the_message_of_a_failed_test_explains_is_not_explained_again():
@@ -394,11 +322,6 @@ def test_a_save_says_what_it_did_and_what_changed(reporter):
     assert reporter.markup[reporter.find("removed, because")] == {}
 
 
-def test_a_save_that_changed_nothing_says_so(reporter):
-    written(reporter, saved=[SaveResult(Path("/elsewhere/cpu.json"), (), untouched=2, written=False)])
-    assert reporter.lines == ["/elsewhere/cpu.json: 0 recorded, 2 kept"]
-
-
 def test_a_failed_save_is_the_last_line(reporter):
     written(reporter, result("a"), not_saved="no baseline was saved: disk full")
     assert reporter.lines[-1] == "no baseline was saved: disk full"
@@ -413,14 +336,6 @@ def test_the_header_names_device_versions_and_baselines():
     machine, baselines = session_header(session(metrics=metrics), ROOT)
     assert machine == "perfsuite: 4 x TPU v5 lite (Xeon), jax 0.10.2, jaxlib 0.10.1"
     assert baselines == "perfsuite: baselines baselines/tpu-v5e.json (3 metrics), size small"
-
-
-def test_the_header_has_a_line_for_each_target_with_its_file():
-    targets = {"tpu-v5e": {"test_a": {"one": entry(), "two": entry()}}, "tpu-v6e": {}}
-    assert session_header(session(targets=targets), ROOT)[2:] == [
-        "perfsuite: tpu-v5e: baselines/tpu-v5e.json (2 metrics)",
-        "perfsuite: tpu-v6e: baselines/tpu-v6e.json (no metrics yet: pytest --perf-save records them)",
-    ]
 
 
 @pytest.mark.parametrize(("newest", "newer"), [("0.0.9", True), ("999.0.0", False)])
