@@ -75,3 +75,13 @@ def test_an_eager_operation_inside_a_users_function_names_the_line_of_the_functi
     with pytest.raises(RecompilationError) as raised, compiles.forbid():
         build()
     assert f"{HERE}:{build.__code__.co_firstlineno + 1}" in str(raised.value)
+
+
+def test_what_an_installed_package_compiles_is_located_at_the_users_line():
+    source = "def solve(x):\n    return jax.lax.while_loop(lambda y: y < 3, lambda y: y + 1, x)\n"
+    library = {"jax": jax, "__name__": "solver"}
+    exec(compile(source, "/usr/lib/site-packages/solver/loop.py", "exec"), library)
+    with compiles.count() as counted:
+        library["solve"](np.float32(1))
+    line = test_what_an_installed_package_compiles_is_located_at_the_users_line.__code__.co_firstlineno + 5
+    assert {event.location for event in counted.events} == {f"{HERE}:{line}"}

@@ -372,6 +372,7 @@ def test_the_transfers_of_a_call():
     counted = transfers_of(call(noisy, X, HOST, carry=1))
     assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 1, 0, 0)
     assert counted.total == 2
+    assert counted.by_line["device_to_host"] == {f"{HERE}:{noisy.__code__.co_firstlineno + 3}": 1}
     to_device, to_host, back, explicit = counted.metrics("noisy")
     assert (to_device.name, to_device.value, to_device.kind) == ("noisy host to device transfers", 1, "count")
     assert to_device.detail == {"float32[4]: `step` was called with a NumPy array at args[1]": 1}
