@@ -84,12 +84,12 @@ def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
     return Call(fn, args, kwargs, carry)
 
 
-def checked(made: Call, instrument: str) -> Call:
-    """`made`. Raises `TypeError`, naming the instrument, for anything but a `call(...)`."""
+def checked(value: Call, instrument: str) -> Call:
+    """`value`. Raises `TypeError`, naming the instrument, for anything but a `call(...)`."""
     __tracebackhide__ = True
-    if not isinstance(made, Call):
-        raise TypeError(f"{instrument} takes call(fn, *args), got {type(made).__name__}: from perfsuite import call")
-    return made
+    if not isinstance(value, Call):
+        raise TypeError(f"{instrument} takes call(fn, *args), got {type(value).__name__}: from perfsuite import call")
+    return value
 
 
 def label_of(fn: Callable) -> str:

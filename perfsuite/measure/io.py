@@ -134,10 +134,10 @@ def relative(path: Path, root: Path) -> str:
 def from_here(file: str) -> str:
     """The path of a file from the working directory where the file is below it; else as it is."""
     try:
-        found = os.path.relpath(file)
+        path = os.path.relpath(file)
     except (ValueError, OSError):  # another drive, or a working directory that is gone
         return file
-    return file if found.startswith("..") else found
+    return file if path.startswith("..") else path
 
 
 def short_path(file: str) -> str:

@@ -28,7 +28,7 @@ from perfsuite.measure.private.capabilities import (
 from perfsuite.measure.private.names import Attribute, Frame, Name
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.timing.block import waiting_for
-from tests.support.private_names import without
+from tests.support.private_names import taken_away, without
 
 _EVAL, _PXLA = "jax._src.interpreters.partial_eval", "jax._src.interpreters.pxla"
 PROBED = [COMPILE_EVENTS, TRACES, STACK, SLOW_PATH, PROGRAM_RUNS, FIRST_CALLS]
@@ -177,3 +177,9 @@ def test_a_name_that_means_something_else_is_a_capability_lost(
 ):
     monkeypatch.setattr(module, constant, other)
     assert answer in capability.lost()
+
+
+def test_what_builds_on_a_lost_capability_is_lost_too():
+    with taken_away(compile_events._EVENT):
+        capabilities.forget()
+        assert "test_event" in FIRST_CALLS.lost()
