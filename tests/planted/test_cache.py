@@ -90,16 +90,16 @@ def test_hits(perf):
 
 
 @pytest.fixture
-def printed(project, monkeypatch):
+def printed(pytester, monkeypatch):
     """What a project with this model and these tests prints; nothing of its processes is left behind."""
 
     def run(model, tests, **outcomes):
-        temporary = project.mkdir("temporary")
+        temporary = pytester.mkdir("temporary")
         monkeypatch.setenv("TMPDIR", str(temporary))
         monkeypatch.setattr("tempfile.tempdir", None)
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # processes start faster without the other plugins
-        project.makepyfile(model=model, test_model=tests)
-        result = project.runpytest_inprocess("--perf", "-p", "perfsuite.plugin")
+        pytester.makepyfile(model=model, test_model=tests)
+        result = pytester.runpytest_inprocess("--perf", "-p", "perfsuite.plugin")
         result.assert_outcomes(**outcomes)
         assert {path.suffix for path in temporary.iterdir()} <= {".lock"}
         return result.stdout
