@@ -46,9 +46,12 @@ COST = {"flops": 6000.0, "bytes accessed": 2000.0, "transcendentals": 10.0}
 
 def proto(text: str) -> bytes:
     """The proto of an HLO text, by XLA's own parser."""
-    from jaxlib import _hlo  # jaxlib has no public parser, and only tests write HLO by hand
+    try:  # jaxlib has no public parser, and only tests write HLO by hand
+        from jaxlib._hlo import hlo_module_from_text
+    except ImportError:  # before 0.10.2
+        from jaxlib._jax import hlo_module_from_text
 
-    return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    return hlo_module_from_text(text).as_serialized_hlo_module_proto()
 
 
 def parse(text: str) -> HloModule:

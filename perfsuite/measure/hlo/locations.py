@@ -41,12 +41,12 @@ class NumberedText:
 
     def lines(self) -> list[tuple[str, Stack]]:
         """Each line without its locations, and the stack of the last one of them."""
-        found = []
+        lines = []
         for line in self.text.splitlines():
             numbers = _NUMBER.findall(line)
             stack = self.stacks[int(numbers[-1])] if numbers else ()
-            found.append((_USE.sub("", line).strip(), stack))
-        return found
+            lines.append((_USE.sub("", line).strip(), stack))
+        return lines
 
 
 def number_locations(text: str) -> NumberedText:

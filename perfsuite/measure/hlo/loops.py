@@ -105,13 +105,13 @@ class _Counter:
         start = tuple(
             _Linear(number, 0) if value is None else value for number, value in enumerate(self.unchanged(loop, state))
         )
-        asked, step = self.result(condition, (start,)), self.result(body, (start,))
-        if not isinstance(asked, _Condition):
+        going, step = self.result(condition, (start,)), self.result(body, (start,))
+        if not isinstance(going, _Condition):
             return None, True
-        counts = [_iterations(comparison, state, step) for comparison in asked.comparisons]
-        known = [count for count in counts if count is not None]
-        least = min(known, default=None)
-        if least in (None, 0) or (not asked.more and len(known) == len(counts)):
+        counts = [_iterations(comparison, state, step) for comparison in going.comparisons]
+        certain = [count for count in counts if count is not None]
+        least = min(certain, default=None)
+        if least in (None, 0) or (not going.more and len(certain) == len(counts)):
             return least, True
         # A limit of the largest integer is none.
         return (least, False) if least < _LARGEST_INTEGER else (None, True)
@@ -174,8 +174,8 @@ def _arithmetic(op: Instruction, operands: Sequence[_Value]) -> _Value:
     if left.element is not None and right.element is not None:
         return None
     if op.opcode == "multiply":
-        known, other = (left, right) if left.element is None else (right, left)
-        return _Linear(other.element, known.offset * other.offset, known.offset * other.factor)
+        constant, other = (left, right) if left.element is None else (right, left)
+        return _Linear(other.element, constant.offset * other.offset, constant.offset * other.factor)
     if op.opcode == "subtract":
         right = _Linear(right.element, -right.offset, -right.factor)
     elif op.opcode != "add":
@@ -184,10 +184,10 @@ def _arithmetic(op: Instruction, operands: Sequence[_Value]) -> _Value:
 
 
 def _both(operands: Sequence[_Value]) -> _Condition | None:
-    known = [operand for operand in operands if isinstance(operand, _Condition)]
-    comparisons = tuple(comparison for operand in known for comparison in operand.comparisons)
-    more = len(known) < len(operands) or any(operand.more for operand in known)
-    return _Condition(comparisons, more) if known else None
+    conditions = [operand for operand in operands if isinstance(operand, _Condition)]
+    comparisons = tuple(comparison for operand in conditions for comparison in operand.comparisons)
+    more = len(conditions) < len(operands) or any(operand.more for operand in conditions)
+    return _Condition(comparisons, more) if conditions else None
 
 
 def _element(value: _Value, number: int) -> _Value:

@@ -8,11 +8,12 @@ what it does not need, and reads once what repeats.
 import base64
 import dataclasses
 import functools
+import json
 import math
 import re
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 _NUMBERED: Final = re.compile(r"(?:bf|[cfsu])([0-9]{1,3})", re.ASCII)
@@ -26,17 +27,14 @@ _TYPES: Final = (
 
 _PRECISIONS: Final = ("default", "high", "highest")
 
-_TRIPS: Final = re.compile(rb'"known_trip_count":\s*+\{"n":\s*+"?([0-9]{1,18})')
-_ESTIMATE: Final = re.compile(rb'"cost_estimate":\s*+\{([^{}]*+)\}')
-_COST: Final = re.compile(rb'"(flops|transcendentals|bytes_accessed)":\s*+"?([0-9]{1,30})')
-_CYCLES: Final = re.compile(rb'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
-_VMEM: Final = re.compile(rb'"used_scoped_memory_configs":\s*+\[([^][]*+)\]')
-_VMEM_LIMIT: Final = re.compile(rb'"scoped_memory_configs":\s*+\[([^][]*+)\]')
-_IN_VMEM: Final = re.compile(rb'"memory_space":\s*+"1"[^{}]*?"size":\s*+"([0-9]{1,18})"')
-_KERNEL: Final = re.compile(rb'"fusion_backend_config":\s*+\{"kind":\s*+"([^"]*+)"')
-_CONTRACTED: Final = re.compile(rb'"lhs_contracting_dimensions":\s*+\[([^][]*+)\]')
-_PRECISION: Final = re.compile(rb'"operand_precision":\s*+\[([^][]*+)\]')
+_COSTS: Final = ("flops", "transcendentals", "bytes_accessed")
+_VMEM: Final = "1"
+"""The number that a TPU's compiler has for the memory on the chip."""
 
+_NUMBER, _BYTES = 0, 2
+"""How a field is written: an integer, or so many bytes. The others are for floats, which nothing here reads."""
+
+_NO_ATTRIBUTES: Final[Mapping[str, str]] = {}
 _LITERAL_PATH: Final = (3, 2, 8)
 """From the module to its computations, their instructions, and the values of their constants."""
 _LARGE: Final = 4096
@@ -92,7 +90,10 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WindowDimension:
-    """How a window moves along one dimension. `low` and `high` are the padding before and after the array."""
+    """How a window moves along one dimension, in the order of XLA's message.
+
+    `low` and `high` are the padding before and after the array.
+    """
 
     size: int
     stride: int
@@ -150,7 +151,7 @@ class Instruction:
     custom_call_target: str = ""
     channel: int = 0
     is_host_transfer: bool = False
-    frontend_attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    frontend_attributes: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
     estimated_cycles: int | None = None
     trip_count: int | None = None
     cost_estimate: Mapping[str, int] | None = None
@@ -202,7 +203,7 @@ def unpacked(text: str) -> bytes:
 
 def proto_of_dump(dump: bytes) -> bytes:
     """The module's proto in a file that XLA dumps, an `HloProto`."""
-    return _Message(dump).bytes(1)
+    return _Message(dump).fields[1]
 
 
 def read_module(text: str, *, restored: Callable[[Stack], Stack] = lambda stack: stack) -> HloModule:
@@ -214,61 +215,82 @@ def read_module(text: str, *, restored: Callable[[Stack], Stack] = lambda stack:
 
 
 class _Message:
-    """The fields of a message in protobuf's wire format, by their numbers. What a message lacks is 0 or empty."""
+    """The fields of a message in protobuf's wire format, by their numbers. What a message lacks is 0 or empty.
+
+    Messages and texts are bytes. Only a field that repeats is a list: a list for each takes the garbage collector as
+    long as all of the reading.
+    """
 
     __slots__ = ("fields",)
 
     def __init__(self, data: bytes):
-        self.fields: dict[int, list[Any]] = {}
+        self.fields: dict[int, Any] = {}
         at, size = 0, len(data)
         while at < size:
-            number, value, at = _field(data, at)
-            if number in self.fields:
+            # Integers of one and two bytes are read here: a call for each takes a third more time.
+            key = data[at]
+            at += 1
+            if key > 127:
+                key += (data[at] - 1) << 7
+                at += 1
+            kind = key & 7
+            if kind not in (_NUMBER, _BYTES):
+                raise ValueError(f"a field of the kind {kind}: programs have numbers and bytes alone")
+            value: Any = data[at]
+            at += 1
+            if value > 127:
+                if data[at] > 127:
+                    value, at = _varint(data, at - 1)
+                else:
+                    value += (data[at] - 1) << 7
+                    at += 1
+            if kind == _BYTES:
+                at += value
+                value = data[at - value : at]
+            number = key >> 3
+            if number not in self.fields:
+                self.fields[number] = value
+            elif isinstance(self.fields[number], list):
                 self.fields[number].append(value)
             else:
-                self.fields[number] = [value]
+                self.fields[number] = [self.fields[number], value]
         if at > size:
             raise ValueError("a proto that is cut short")
 
     def number(self, field: int) -> int:
-        return self.fields[field][-1] if field in self.fields else 0
+        return self.fields.get(field, 0)
 
     def numbers(self, field: int) -> tuple[int, ...]:
-        """The numbers of a repeated field, packed in one value or not."""
-        if field not in self.fields:
-            return ()
-        numbers: list[int] = []
-        for value in self.fields[field]:
-            numbers += _varints(value) if isinstance(value, bytes) else (value,)
-        return tuple(numbers)
-
-    def bytes(self, field: int) -> bytes:
-        return self.fields[field][-1] if field in self.fields else b""
+        return _numbers(self.fields.get(field, b""))
 
     def text(self, field: int) -> str:
-        return sys.intern(self.fields[field][-1].decode()) if field in self.fields else ""
+        return _text(self.fields.get(field, b""))
 
     def message(self, field: int) -> "_Message":
-        return _Message(self.bytes(field))
+        return _Message(self.fields.get(field, b""))
+
+    def values(self, field: int) -> list[Any]:
+        """The values of a field that may repeat."""
+        value = self.fields.get(field, [])
+        return value if isinstance(value, list) else [value]
 
     def messages(self, field: int) -> "list[_Message]":
-        return [_Message(value) for value in self.fields.get(field, ())]
+        return [_Message(value) for value in self.values(field)]
 
 
-def _field(data: bytes, at: int) -> tuple[int, Any, int]:
-    """The field at a position: its number, its value, and the position after it. Messages and texts are bytes."""
-    key, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
-    kind = key & 7
-    if kind == 2:
-        size, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
-        return key >> 3, data[at : at + size], at + size
-    if kind == 0:
-        value, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
-        return key >> 3, value, at
-    if kind not in (1, 5):
-        raise ValueError(f"not a proto: a field of the kind {kind}")
-    size = 8 if kind == 1 else 4
-    return key >> 3, data[at : at + size], at + size
+def _numbers(value: bytes | list[int] | int) -> tuple[int, ...]:
+    """The numbers of a repeated field, packed in one value or not."""
+    if not isinstance(value, bytes):
+        return tuple(value) if isinstance(value, list) else (value,)
+    numbers, at = [], 0
+    while at < len(value):
+        number, at = _varint(value, at)
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _text(value: bytes) -> str:
+    return sys.intern(value.decode())
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -283,30 +305,26 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _varints(data: bytes) -> list[int]:
-    numbers, at = [], 0
-    while at < len(data):
-        number, at = _varint(data, at)
-        numbers.append(number)
-    return numbers
-
-
 def _without_literals(data: bytes, path: tuple[int, ...]) -> bytes:
     """A message without large fields at the end of a path of field numbers: a program may hold a model's weights."""
-    kept, at = [], 0
-    while at < len(data):
-        start = at
-        number, value, at = _field(data, at)
-        if number != path[0] or len(value) < _LARGE:
-            kept.append(data[start:at])
-        elif path[1:]:
-            inner = _without_literals(value, path[1:])
-            kept += [_encoded(number << 3 | 2), _encoded(len(inner)), inner]
-    return b"".join(kept)
+    if len(data) < _LARGE:
+        return data
+    if not path:
+        return b""
+    message = _Message(data)
+    message.fields[path[0]] = [_without_literals(value, path[1:]) for value in message.values(path[0])]
+    parts = []
+    for number in message.fields:
+        for value in message.values(number):
+            if isinstance(value, int):
+                parts += [_encoded(number << 3 | _NUMBER), _encoded(value % 2**64)]
+            else:
+                parts += [_encoded(number << 3 | _BYTES), _encoded(len(value)), value]
+    return b"".join(parts)
 
 
-def _encoded(value: int) -> bytes:
-    groups = [value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7)]
+def _encoded(number: int) -> bytes:
+    groups = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
     return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])
 
 
@@ -320,7 +338,7 @@ class _Reader:
         self.metadata: dict[bytes, tuple[str, Stack]] = {}
         index = message.message(17)
         # Numbers begin at 1, and 0 stands for nothing.
-        self.files, self.functions = (["", *(n.decode() for n in index.fields.get(table, ()))] for table in (1, 2))
+        self.files, self.functions = (["", *(n.decode() for n in index.values(table))] for table in (1, 2))
         self.places, self.frames = ([_Message(b""), *index.messages(table)] for table in (3, 4))
         self.stack = functools.cache(self._stack)
 
@@ -346,45 +364,27 @@ class _Reader:
     def instruction(
         self, message: _Message, names: Mapping[int, str], computations: Mapping[int, str], *, is_root: bool
     ) -> Instruction:
-        opcode = message.text(2)
-        calls = [computations[number] for number in message.numbers(38)]
-        config = message.bytes(43)
-        fields = _configured(config) if config else {}
+        fields: dict[str, Any] = {}
+        for number, value in message.fields.items():
+            if number in _FIELDS:
+                name, read = _FIELDS[number]
+                fields[name] = read(value)
+            elif number == 3:
+                fields["shapes"] = self.leaves(value)
+            elif number == 7:
+                fields["op_name"], fields["stack"] = self.described(value)
+            elif number == 36:
+                fields["operands"] = tuple([names[operand] for operand in _numbers(value)])
+            elif number == 38:
+                fields["calls"] = tuple([computations[called] for called in _numbers(value)])
+        opcode = fields["opcode"]
         if opcode == "parameter":
             fields["parameter"] = message.number(9)
-        elif opcode == "constant":
-            fields["literal"] = _integer(message.message(8))
-        if 7 in message.fields:
-            fields["op_name"], fields["stack"] = self.described(message.bytes(7))
-        if 15 in message.fields:
-            fields["window"] = tuple(map(_window_dimension, message.message(15).messages(1)))
-        if 16 in message.fields:
-            fields["convolution"] = _convolution(message.message(16))
-        if 30 in message.fields:
-            fields["contracted"] = message.message(30).numbers(1)
-        if 51 in message.fields:
-            fields["precision"] = _PRECISIONS[max(message.message(51).numbers(1), default=0)]
-        if opcode == "custom-call":
-            fields |= _vmem(config) | _gemm(config)
-        if 68 in message.fields:
-            attributes = message.message(68).messages(1)
-            fields["frontend_attributes"] = {one.text(1): one.text(2) for one in attributes}
-        return Instruction(
-            message.text(1),
-            opcode,
-            self.leaves(message.bytes(3)),
-            operands=tuple(names[number] for number in message.numbers(36)),
-            calls=tuple(reversed(calls) if opcode == "while" else calls),
-            is_root=is_root,
-            index=message.number(13),
-            direction=message.text(63),
-            fft_length=message.numbers(32),
-            fusion_kind=message.text(11),
-            custom_call_target=message.text(28),
-            channel=message.number(26),
-            is_host_transfer=bool(message.number(47)),
-            **fields,
-        )
+        elif opcode == "while":
+            fields["calls"] = fields["calls"][::-1]
+        if 43 in message.fields:
+            fields |= _configured(message.fields[43], opcode)
+        return Instruction(is_root=is_root, **fields)
 
     def leaves(self, data: bytes) -> tuple[Shape, ...]:
         """The arrays of a shape."""
@@ -392,7 +392,7 @@ class _Reader:
             message = _Message(data)
             dtype = _TYPES[message.number(2)]
             if dtype in ("tuple", "buffer"):
-                parts = message.fields.get(4, ())
+                parts = message.values(4)
                 self.shapes[data] = tuple(leaf for part in parts for leaf in self.leaves(part))
             else:
                 layout = message.message(5)
@@ -424,62 +424,81 @@ class _Reader:
         return tuple(chain.values())
 
 
-def _integer(literal: _Message) -> int | None:
+def _integer(value: bytes) -> int | None:
     """The value of a constant integer; None for an array, and for other types."""
+    literal = _Message(value)
     shape = literal.message(1)
-    dtype = _TYPES[shape.number(2)]
-    if shape.numbers(3) or dtype[0] not in "su":
+    if shape.numbers(3) or _TYPES[shape.number(2)][0] not in "su":
         return None
-    return next((n for field in (4, 5, 6, 7) for n in literal.numbers(field)), None)
+    return next((number for field in (4, 5, 6, 7) for number in literal.numbers(field)), None)
 
 
-def _window_dimension(message: _Message) -> WindowDimension:
-    size, stride, low, high, kernel_dilation, input_dilation = map(message.number, range(1, 7))
-    return WindowDimension(size, stride or 1, low, high, kernel_dilation or 1, input_dilation or 1)
+def _window(value: bytes) -> tuple[WindowDimension, ...]:
+    return tuple(WindowDimension(*map(one.number, range(1, 7))) for one in _Message(value).messages(1))
 
 
-def _convolution(message: _Message) -> Convolution:
+def _convolution(value: bytes) -> Convolution:
+    message = _Message(value)
     spatial = zip(message.numbers(11), message.numbers(6), message.numbers(12), strict=True)
     return Convolution(message.number(3), (message.number(9), message.number(10)), tuple(spatial))
 
 
-def _configured(config: bytes) -> dict[str, Any]:
+def _contracted(value: bytes) -> tuple[int, ...]:
+    return _Message(value).numbers(1)
+
+
+def _precision(value: bytes) -> str:
+    return _PRECISIONS[max(_Message(value).numbers(1), default=0)]
+
+
+def _attributes(value: bytes) -> dict[str, str]:
+    return {one.text(1): one.text(2) for one in _Message(value).messages(1)}
+
+
+_FIELDS: Final[Mapping[int, tuple[str, Callable[[Any], Any]]]] = {
+    1: ("name", _text),
+    2: ("opcode", _text),
+    8: ("literal", _integer),
+    11: ("fusion_kind", _text),
+    13: ("index", int),
+    15: ("window", _window),
+    16: ("convolution", _convolution),
+    26: ("channel", int),
+    28: ("custom_call_target", _text),
+    30: ("contracted", _contracted),
+    32: ("fft_length", _numbers),
+    47: ("is_host_transfer", bool),
+    51: ("precision", _precision),
+    63: ("direction", _text),
+    68: ("frontend_attributes", _attributes),
+}
+"""Fields of `HloInstructionProto`, and those of `Instruction`."""
+
+
+def _configured(config: bytes, opcode: str) -> dict[str, Any]:
     """What `backend_config` says, by the fields of `Instruction`."""
-    fields: dict[str, Any] = {}
-    if cycles := _search(_CYCLES, config):
-        fields["estimated_cycles"] = int(cycles[1])
-    if trips := _search(_TRIPS, config):
-        fields["trip_count"] = int(trips[1])
-    if estimate := _search(_ESTIMATE, config):
-        fields["cost_estimate"] = {name.decode(): int(amount) for name, amount in _COST.findall(estimate[1])}
-    if kernel := _search(_KERNEL, config):
-        fields["kernel"] = sys.intern(kernel[1].decode())
+    try:
+        values = json.loads(config)
+    except ValueError:  # that of a library's function on the CPU is no JSON
+        return {}
+    fields: dict[str, Any] = {"kernel": values.get("fusion_backend_config", {}).get("kind", "")}
+    if cycles := values.get("window_config", values).get("estimated_cycles"):
+        fields["estimated_cycles"] = int(cycles)
+    if trips := values.get("known_trip_count"):
+        fields["trip_count"] = int(trips["n"])
+    if opcode != "custom-call":
+        return fields
+    if costs := values.get("custom_call_config", {}).get("cost_estimate"):
+        fields["cost_estimate"] = {name: int(costs[name]) for name in _COSTS if name in costs}
+    if "used_scoped_memory_configs" in values:
+        fields["vmem_bytes"] = sum(_vmem(values["used_scoped_memory_configs"]))
+        fields["vmem_limit_bytes"] = sum(_vmem(values.get("scoped_memory_configs", ()))) or None
+    if product := values.get("gemm_backend_config"):
+        fields["contracted"] = tuple(map(int, product["dot_dimension_numbers"]["lhs_contracting_dimensions"]))
+        words = [word.lower() for word in product["precision_config"]["operand_precision"]]
+        fields["precision"] = max(words, key=_PRECISIONS.index, default="default")
     return fields
 
 
-def _vmem(config: bytes) -> dict[str, int]:
-    """What `backend_config` says of the memory on a TPU's chip, by the fields of `Instruction`."""
-    fields = {}
-    if used := _search(_VMEM, config):
-        fields["vmem_bytes"] = sum(map(int, _IN_VMEM.findall(used[1])))
-    if (limit := _search(_VMEM_LIMIT, config)) and (sizes := _IN_VMEM.findall(limit[1])):
-        fields["vmem_limit_bytes"] = sum(map(int, sizes))
-    return fields
-
-
-def _gemm(config: bytes) -> dict[str, Any]:
-    """What the configuration of a product by cuBLAS says, by the fields of `Instruction`."""
-    fields: dict[str, Any] = {}
-    if b'"gemm_backend_config":' in config:
-        if contracted := _CONTRACTED.search(config):
-            fields["contracted"] = tuple(map(int, re.findall(rb"\d+", contracted[1])))
-        if precision := _PRECISION.search(config):
-            words = precision[1].decode().lower()
-            fields["precision"] = next((name for name in reversed(_PRECISIONS) if name in words), "default")
-    return fields
-
-
-def _search(pattern: re.Pattern[bytes], config: bytes) -> re.Match[bytes] | None:
-    """The match at the first part of this name: an expression would search the megabytes of a kernel for long."""
-    at = config.find(pattern.pattern.partition(b":")[0])
-    return pattern.match(config, at) if at >= 0 else None
+def _vmem(memories: Iterable[Mapping[str, str]]) -> Iterator[int]:
+    return (int(each["size"]) for each in memories if each["memory_space"] == _VMEM)

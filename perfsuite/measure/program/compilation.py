@@ -130,22 +130,35 @@ def compile_call(
     `HostCallbackError` or `MeasurementError` when the call cannot be lowered.
     """
     __tracebackhide__ = True
-    known = _asked_for(target, chips, slices)
+    device = _target_of(target, chips, slices)
     key = _seconds_key(call, target)
     what = f"compiling {call.label}{f' for {target}' if target else ''}"
     # The seconds of the call's last compile, even if its code was another.
     with progress.waiting(what, usual=lambda: (facts_cache.read(cache, key) or {}).get("seconds")):
-        kind = known.device_kind if known is not None and known.platform == "cuda" else None
-        lowered = lower_call(call, None if known is None else known.platform, device_kind=kind)
+        kind = device.device_kind if device is not None and device.platform == "cuda" else None
+        lowered = lower_call(call, None if device is None else device.platform, device_kind=kind)
         stacks: Mapping[int, Stack] = {}
-        if known is None:
+        if device is None:
             output = _output_here(lowered, cache)
         else:
-            output, stacks = _output_for(known, lowered, cache, chips=chips, slices=slices)
+            output, stacks = _output_for(device, lowered, cache, chips=chips, slices=slices)
         if not output.cached and output.compile_seconds >= REMEMBERED_SECONDS:
             facts_cache.write(cache, key, {"seconds": float(output.compile_seconds)})
+    runs_on = device or _present_device()
     return Compilation(
-        origin=_origin(call, target, known or _present_device(), lowered, output, slices),
+        origin=Origin(
+            label=call.label,
+            target=target,
+            device_kind=runs_on.device_kind,
+            partitions=lowered.partitions,
+            slices=slices,
+            compiler=output.compiler,
+            cached=output.cached,
+            lower_seconds=lowered.lower_seconds,
+            compile_seconds=output.compile_seconds,
+            memory_bytes=runs_on.memory_bytes,
+            rates=runs_on.rates,
+        ),
         hlo=output.hlo,
         cost=output.cost,
         memory=output.memory,
@@ -156,42 +169,19 @@ def compile_call(
     )
 
 
-def _asked_for(target: str | None, chips: int | None, slices: int) -> Target | None:
+def _target_of(target: str | None, chips: int | None, slices: int) -> Target | None:
     """The target, None for the present device. Raises `ValueError` for what that device cannot be asked for."""
     __tracebackhide__ = True
-    known = None if target is None else target_of(target)
-    if known is None and chips is not None:
+    device = None if target is None else target_of(target)
+    if device is None and chips is not None:
         raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
     if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
         raise ValueError(f"perf.program(slices=) is the number of slices, at least 1, not {slices!r}")
-    if known is None and slices != 1:
+    if device is None and slices != 1:
         raise ValueError(
             'perf.program(slices=...) is for a target, such as "tpu-v5e"; the present device is what it is'
         )
-    return known
-
-
-def _origin(
-    call: Call,
-    target: str | None,
-    device: "Target | _PresentDevice",
-    lowered: LoweredCall,
-    output: CompilerOutput,
-    slices: int,
-) -> Origin:
-    return Origin(
-        label=call.label,
-        target=target,
-        device_kind=device.device_kind,
-        partitions=lowered.partitions,
-        slices=slices,
-        compiler=output.compiler,
-        cached=output.cached,
-        lower_seconds=lowered.lower_seconds,
-        compile_seconds=output.compile_seconds,
-        memory_bytes=device.memory_bytes,
-        rates=device.rates,
-    )
+    return device
 
 
 class _PresentDevice(NamedTuple):

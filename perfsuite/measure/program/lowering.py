@@ -93,12 +93,12 @@ def lower_call(
     if platform is not None:
         LOWERING.check(f"{asked_by}(target=...)")
     started = time.perf_counter()
-    with warnings.catch_warnings(), _named(device_kind, platform), lowering(platform) as seen:
+    with warnings.catch_warnings(), _named(device_kind, platform), lowering(platform) as trace:
         warnings.filterwarnings("ignore", message=_NOT_USABLE)  # `Program.lost_donations` has them
         try:
             lowered = fn.lower(*args, **kwargs)
         except (ValueError, NotImplementedError) as error:
-            calls = list(_host_calls(seen.traced.jaxpr.jaxpr)) if seen.traced is not None else []
+            calls = list(_host_calls(trace.traced.jaxpr.jaxpr)) if trace.traced is not None else []
             if platform is None or not calls:
                 raise
             raise HostCallbackError(_callback_message(call.label, platform, calls, error), len(calls)) from error
@@ -108,8 +108,8 @@ def lower_call(
     module: Any = lowered.compiler_ir("stablehlo")
     attributes = module.operation.attributes
     partitions = attributes["mhlo.num_partitions"].value if "mhlo.num_partitions" in attributes else 1
-    donations = tuple(_donations(lowered, module, seen, call))
-    estimates = () if seen.traced is None else estimates_in(seen.traced.jaxpr.jaxpr)
+    donations = tuple(_donations(lowered, module, trace, call))
+    estimates = () if trace.traced is None else estimates_in(trace.traced.jaxpr.jaxpr)
     return LoweredCall(lowered.as_text(debug_info=True), partitions, donations, seconds, lowered, estimates)
 
 
@@ -141,12 +141,12 @@ def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:
     return fn, args, kwargs
 
 
-def _donations(lowered: jax.stages.Lowered, module: Any, seen: Lowering, call: Call) -> Iterator[DonatedArgument]:
+def _donations(lowered: jax.stages.Lowered, module: Any, trace: Lowering, call: Call) -> Iterator[DonatedArgument]:
     infos = jax.tree_util.tree_leaves_with_path(lowered.args_info)
     if not any(info.donated for _, info in infos):
         return
-    paths = _paths(seen.leaves, call) if seen.leaves is not None and len(seen.leaves) == len(infos) else {}
-    parameters = _parameters(seen, module, len(infos))
+    paths = _paths(trace.leaves, call) if trace.leaves is not None and len(trace.leaves) == len(infos) else {}
+    parameters = _parameters(trace, module, len(infos))
     source = _definition(call.fn)
     for number, (path, info) in enumerate(infos):
         if info.donated:
@@ -164,25 +164,25 @@ def _definition(fn: Any) -> SourceFrame | None:
 
 def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
     """Where the user passed each leaf that reached `jax.jit`, by identity, because wrappers rearrange arguments."""
-    given: dict[int, str] = {}
+    path_by_id: dict[int, str] = {}
     for path, leaf in leaves_with_paths(call.args, call.kwargs):
-        given.setdefault(id(leaf), path)
-    return {number: given[id(leaf)] for number, leaf in enumerate(leaves) if id(leaf) in given}
+        path_by_id.setdefault(id(leaf), path)
+    return {number: path_by_id[id(leaf)] for number, leaf in enumerate(leaves) if id(leaf) in path_by_id}
 
 
-def _parameters(seen: Lowering, module: Any, count: int) -> dict[int, int]:
+def _parameters(trace: Lowering, module: Any, count: int) -> dict[int, int]:
     """Leaf number to parameter number. JAX drops arguments that the program does not use; names say which."""
     named = (each for each in module.body if "sym_name" in each.attributes)
     main = next(each for each in named if each.attributes["sym_name"].value == "main")
     arguments = list(main.regions[0].blocks[0].arguments)
     if len(arguments) == count:
         return {number: number for number in range(count)}
-    names = () if seen.traced is None else argument_names(seen.traced)
+    names = () if trace.traced is None else argument_names(trace.traced)
     if not names:
         LOWERING.check("perf.program of a call that donates arguments, and gives some that its program does not use,")
         return {}
     locations = [_ARGUMENT_NAME.match(str(argument.location)) for argument in arguments]
-    by_name = {found[1]: parameter for parameter, found in enumerate(locations) if found}
+    by_name = {name[1]: parameter for parameter, name in enumerate(locations) if name}
     return {leaf: by_name[name] for leaf, name in enumerate(names) if name in by_name}
 
 

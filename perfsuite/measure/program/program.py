@@ -111,11 +111,11 @@ class Fused(tuple[Fusion, ...]):
     def __repr__(self) -> str:
         if self:
             return f"<{plural(len(self), 'kernel')}: {', '.join(fusion.where for fusion in self[:3])}>"
-        found = []
+        places = []
         for name in self._names:
             holders = [fusion.where for fusion in self._among if name in fusion.names]
-            found.append(f"{name}: {', '.join(dict.fromkeys(holders[:3])) or 'in none'}")
-        return f"<no kernel has all of them; {'; '.join(found)}>"
+            places.append(f"{name}: {', '.join(dict.fromkeys(holders[:3])) or 'in none'}")
+        return f"<no kernel has all of them; {'; '.join(places)}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,8 +363,8 @@ def place_of(source: SourceFrame) -> str:
 def source_of(stack: Sequence[SourceFrame]) -> SourceFrame | None:
     """The innermost frame outside installed libraries; failing that, the innermost. None where no line is a user's."""
     theirs = list(itertools.takewhile(lambda frame: not frame.file.startswith(_LOWERING), stack))
-    found = next((frame for frame in theirs if not frame.file.startswith(_LIBRARIES)), theirs[0] if theirs else None)
-    return found and dataclasses.replace(found, function=_COMPREHENSION.sub("", found.function))
+    source = next((frame for frame in theirs if not frame.file.startswith(_LIBRARIES)), theirs[0] if theirs else None)
+    return source and dataclasses.replace(source, function=_COMPREHENSION.sub("", source.function))
 
 
 def compute_seconds(rates: Rates, products: Iterable[tuple[str, str, float]], others: float) -> float:

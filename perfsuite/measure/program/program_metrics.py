@@ -142,8 +142,8 @@ def _detail(
             largest[part] = amount, operation.where
     # Equal parts by name, because a compiler may change their order.
     ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
-    kept = dict(ordered[:PARTS])
-    places = {part: largest[part][1] for part in kept if part in largest}
+    shown = dict(ordered[:PARTS])
+    places = {part: largest[part][1] for part in shown if part in largest}
     if len(ordered) > PARTS:
-        kept[OTHERS] = sum(amount for _, amount in ordered[PARTS:])
-    return kept or None, places or None
+        shown[OTHERS] = sum(amount for _, amount in ordered[PARTS:])
+    return shown or None, places or None

@@ -387,9 +387,10 @@ def _across_slices(everything: Iterable[_Placed], unsplit: Mapping[str, Operatio
     """
     across: dict[str, Operation] = {}
     for placed in everything:
-        op, size = placed.op, _bytes_of(placed.operands)
+        op = placed.op
         if op.opcode != "send" or not _crosses_network(op):
             continue
+        size = _bytes_of(placed.operands)
         name = op.frontend_attributes.get("_xla_host_transfer_rendezvous", "").rpartition("_")[0]
         kind = op.frontend_attributes.get("_xla_megascale_transfer_type", "")
         if name in across:  # a collective of several arrays

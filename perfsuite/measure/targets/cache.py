@@ -67,7 +67,7 @@ def write(folder: Path | None, key: str, entry: Mapping[str, Any], *, limit_byte
 
 def prune(folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
     """Remove the entries used longest ago until the others take at most `limit_bytes`, and files of killed writers."""
-    found = []
+    entries = []
     now = time.time()
     # Another process may prune at the same time, so any file may be gone.
     with contextlib.suppress(OSError), os.scandir(folder) as files:
@@ -75,11 +75,11 @@ def prune(folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
             with contextlib.suppress(OSError):
                 about = file.stat(follow_symlinks=False)
                 if file.name.endswith(_SUFFIX):
-                    found.append((about.st_mtime, about.st_size, file.path))
+                    entries.append((about.st_mtime, about.st_size, file.path))
                 elif file.name.endswith(TEMPORARY) and now - about.st_mtime > _ABANDONED_SECONDS:
                     os.unlink(file.path)
-    taken = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+    taken = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
         if taken <= limit_bytes:
             break
         with contextlib.suppress(OSError):

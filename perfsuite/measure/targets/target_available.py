@@ -63,10 +63,10 @@ def _check_cuda() -> None:
             f"jax's CUDA plugin, the compiler for GPUs, exists for Linux only, and this is {machine} {system}"
         )
     plugin, *others = packages = _cuda_packages()
-    found = version(plugin)
-    if found is None:
+    installed = version(plugin)
+    if installed is None:
         raise TargetUnavailable(f"jax's CUDA plugin, the compiler for GPUs, is not installed: {install('gpu')}")
-    _check_requirement(plugin, found, f'pip install "{plugin}=={{jax}}" "{packages[1]}=={{jax}}"')
+    _check_requirement(plugin, installed, f'pip install "{plugin}=={{jax}}" "{packages[1]}=={{jax}}"')
     if missing := [package for package in others if version(package) is None]:
         raise TargetUnavailable(f"{plugin} compiles for GPUs only with {' and '.join(missing)}: {_install(missing)}")
 
@@ -80,7 +80,7 @@ def _install(packages: list[str]) -> str:
     return f"pip install {' '.join(packages)}"
 
 
-def _check_requirement(package: str, found: str, install: str) -> None:
+def _check_requirement(package: str, installed: str, install: str) -> None:
     """Raise where the installed jax needs another version of a compiler."""
     if os.environ.get(ANY_VERSION):
         return
@@ -88,9 +88,9 @@ def _check_requirement(package: str, found: str, install: str) -> None:
 
     jax = version("jax")
     for requirement in map(Requirement, requirements("jax")):
-        if requirement.name == package and not requirement.specifier.contains(found, prereleases=True):
+        if requirement.name == package and not requirement.specifier.contains(installed, prereleases=True):
             raise TargetUnavailable(
-                f"jax {jax} needs {package}{requirement.specifier}, and {package} {found} is installed: "
+                f"jax {jax} needs {package}{requirement.specifier}, and {package} {installed} is installed: "
                 f"{install.format(jax=jax)}"
             )
 

@@ -229,8 +229,8 @@ def configuration() -> dict[str, Any]:
     """The values of `jax.config` that a compile depends on, by name."""
     import jax  # not on loading: whether this machine can compile for a target is checked without jax
 
-    found = {name: getattr(jax.config, name, None) for name in CONFIG}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: getattr(jax.config, name, None) for name in CONFIG}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environment: Mapping[str, str]) -> str:
@@ -371,22 +371,22 @@ def meaningful_lines(log: str, count: int = 5) -> list[str]:
 
 def worker_environment(environment: Mapping[str, str], platform: str) -> dict[str, str]:
     """The environment variables of the worker that compiles for "tpu" or "cuda", from those of this process."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
+    variables = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
     if platform != "tpu":
-        kept.pop("LIBTPU_INIT_ARGS", None)
-    flags = parsed_flags(_flags_text(kept.pop("XLA_FLAGS", "")))
+        variables.pop("LIBTPU_INIT_ARGS", None)
+    flags = parsed_flags(_flags_text(variables.pop("XLA_FLAGS", "")))
     flags = {
         name: value for name, value in flags.items() if not name.startswith((*_HOST_FLAGS, _FLAGS_OF_OTHERS[platform]))
     }
     if flags:
-        kept["XLA_FLAGS"] = " ".join(
+        variables["XLA_FLAGS"] = " ".join(
             name if value is None else f"{name}={shlex.quote(value)}" for name, value in flags.items()
         )
     root = Path(__file__).parents[3]
     if root.name not in ("site-packages", "dist-packages"):
         # Only pytest's `pythonpath` may lead to this perfsuite.
-        kept["PYTHONPATH"] = os.pathsep.join([*filter(None, [kept.get("PYTHONPATH")]), str(root)])
-    return kept | {"JAX_PLATFORMS": "cpu"} | _OF_PLATFORM[platform]
+        variables["PYTHONPATH"] = os.pathsep.join([*filter(None, [variables.get("PYTHONPATH")]), str(root)])
+    return variables | {"JAX_PLATFORMS": "cpu"} | _OF_PLATFORM[platform]
 
 
 def _flags_text(value: str) -> str:

@@ -318,9 +318,9 @@ def target(name: str) -> Target:
 
 def peak_rates(device_kind: str) -> Rates | None:
     """The published rates of a device, by the `device_kind` that JAX gives it; `None` where they are not known here."""
-    for known in TARGETS.values():
-        if device_kind in (known.device_kind, _OTHER_KINDS.get(known.name)):
-            return known.rates
+    for target in TARGETS.values():
+        if device_kind in (target.device_kind, _OTHER_KINDS.get(target.name)):
+            return target.rates
     return OTHER_GPUS.get(device_kind)
 
 

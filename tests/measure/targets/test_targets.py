@@ -71,12 +71,11 @@ def test_rates_agree_with_those_that_jax_knows(name):
 
 
 def test_rates_of_a_present_device_are_found_by_its_kind():
-    for known in TARGETS.values():
-        assert peak_rates(known.device_kind) is known.rates
+    for each in TARGETS.values():
+        assert peak_rates(each.device_kind) is each.rates
     assert peak_rates("TPU v5e") is V5E.rates
-    assert peak_rates("NVIDIA H100 80GB HBM3").peak_flops["bf16"] == 989e12
-    assert peak_rates("NVIDIA H200").memory_bandwidth > peak_rates("NVIDIA H100 80GB HBM3").memory_bandwidth
-    assert peak_rates("NVIDIA A100-SXM4-80GB").memory_bandwidth > peak_rates("NVIDIA A100-SXM4-40GB").memory_bandwidth
+    without_links = dataclasses.replace(target("gpu-a100-40gb").rates, link_bandwidth=None)
+    assert peak_rates("NVIDIA A100-PCIE-40GB") == without_links
     assert peak_rates("cpu") is None
 
 
@@ -120,14 +119,6 @@ def test_a_program_may_use_the_share_of_the_memory_that_jax_allocates(gpu):
     # What the driver has is at most what the name of the device promises, in GB.
     promised = {"gpu-t4": 16, "gpu-l4": 24, "gpu-a100-40gb": 42.5, "gpu-h200": 151, "gpu-b200": 192}.get(gpu.name, 86)
     assert 0.88 < gpu.device_memory_bytes / 1e9 / promised <= 1.03
-
-
-def test_rates_of_a_present_gpu_are_found_by_its_kind():
-    for gpu in GPUS:
-        assert TARGETS[gpu.name] is gpu
-        assert peak_rates(gpu.device_kind) is gpu.rates
-    module = target("gpu-a100-40gb").rates
-    assert peak_rates("NVIDIA A100-PCIE-40GB") == dataclasses.replace(module, link_bandwidth=None)
 
 
 TOPOLOGIES = """
