@@ -515,8 +515,8 @@ def test_compile_options_reach_the_compiler():
 @pytest.mark.parametrize(
     ("platform", "flags", "dropped"),
     [
-        ("tpu", "--xla_tpu_x=3 --xla_dump_to='/a b'", set()),
-        ("cuda", "--xla_gpu_x=2 --xla_dump_to='/a b'", {"LIBTPU_INIT_ARGS"}),
+        ("tpu", "--xla_dump_to='/a b' --xla_tpu_x=3", set()),
+        ("cuda", "--xla_dump_to='/a b' --xla_gpu_x=2", {"LIBTPU_INIT_ARGS"}),
     ],
 )
 def test_the_worker_sees_the_environment_without_what_belongs_to_this_process(platform, flags, dropped):
