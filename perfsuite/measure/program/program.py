@@ -288,8 +288,13 @@ class Program(Origin):
             return {}
         products = [(product.rate_type, product.precision, product.flops * product.runs) for product in self.products]
         others = max(self.flops - sum(flops for _, _, flops in products), 0.0)
-        moved = self.bytes_accessed, self.collective_bytes, self.cross_slice_bytes
-        return {"compute": compute_seconds(self.rates, products, others), **transfer_seconds(self.rates, *moved)}
+        moved: dict[Limit, tuple[float, float | None]] = {
+            "memory": (self.bytes_accessed, self.rates.memory_bandwidth),
+            "links": (self.collective_bytes, self.rates.link_bandwidth),
+            "network": (self.cross_slice_bytes, self.rates.network_bandwidth),
+        }
+        transfers = {limit: amount / rate for limit, (amount, rate) in moved.items() if rate is not None}
+        return {"compute": compute_seconds(self.rates, products, others), **transfers}
 
     @property
     def bound(self) -> Limit | None:
@@ -387,16 +392,3 @@ def rate_of(rates: Rates, dtype: str, precision: str) -> float | None:
     if dtype == "f32" and "bf16" in peak:
         return peak["bf16"] / _PASSES[precision]
     return peak.get("fp8" if dtype.startswith("f8") else _RATES.get(dtype, ""))
-
-
-def transfer_seconds(rates: Rates, accessed: float, inside: float, between: float) -> dict[Limit, float]:
-    """The times of the bytes accessed, and of those that collectives move inside a slice and between slices.
-
-    A rate that is not published is left out.
-    """
-    bandwidths: dict[Limit, tuple[float, float | None]] = {
-        "memory": (accessed, rates.memory_bandwidth),
-        "links": (inside, rates.link_bandwidth),
-        "network": (between, rates.network_bandwidth),
-    }
-    return {limit: amount / rate for limit, (amount, rate) in bandwidths.items() if rate is not None}

@@ -110,12 +110,6 @@ class Architecture:
     block_shared_memory_bytes: int
     accelerated: bool = False
 
-    @property
-    def capability(self) -> str:
-        """The field of `GpuTargetConfigProto`."""
-        extension = "ACCELERATED_FEATURES" if self.accelerated else "NONE"
-        return f"cuda_compute_capability {{ major: {self.major} minor: {self.minor} feature_extension: {extension} }}"
-
 
 _TURING = Architecture(7, 5, 64, 1024, 64 * _KIB, 64 * _KIB)
 _AMPERE = Architecture(8, 0, 64, 2048, 164 * _KIB, 163 * _KIB)
@@ -160,15 +154,17 @@ class GpuTarget(Target):
     @property
     def target_config(self) -> str:
         """The text of the `GpuTargetConfigProto`."""
-        made_of = self.architecture
+        unit = self.architecture
+        features = "ACCELERATED_FEATURES" if unit.accelerated else "NONE"
+        capability = f"major: {unit.major} minor: {unit.minor} feature_extension: {features}"
         return (
             "gpu_device_info {\n"
             f"{_COMMON}"
-            f"  {made_of.capability}\n"
-            f"  fpus_per_core: {made_of.float32_units}\n"
-            f"  threads_per_core_limit: {made_of.threads}\n"
-            f"  shared_memory_per_core: {made_of.shared_memory_bytes}\n"
-            f"  shared_memory_per_block_optin: {made_of.block_shared_memory_bytes}\n"
+            f"  cuda_compute_capability {{ {capability} }}\n"
+            f"  fpus_per_core: {unit.float32_units}\n"
+            f"  threads_per_core_limit: {unit.threads}\n"
+            f"  shared_memory_per_core: {unit.shared_memory_bytes}\n"
+            f"  shared_memory_per_block_optin: {unit.block_shared_memory_bytes}\n"
             f"  core_count: {self.multiprocessors}\n"
             f"  l2_cache_size: {self.l2_bytes}\n"
             f"  clock_rate_ghz: {self.clock_ghz}\n"
