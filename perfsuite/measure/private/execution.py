@@ -171,15 +171,7 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
     state, unset, outside = _HOOK.get(), _UNSET.get(), [True]
 
     def chained(first: Any) -> Callable[..., None]:
-        def after(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any) -> None:
-            __tracebackhide__ = True
-            if callable(first):
-                first(jitted, args, kwargs, outputs)
-            if not outside:
-                hook(jitted, args, kwargs, outputs, sys._getframe(1))
-
-        after.first = first  # type: ignore[attr-defined]
-        return after
+        return _chained(first, hook, outside)
 
     def hook_here(_: Any = None) -> None:
         # JAX's own hook looks at the configuration, so a thread may have the one of all threads in place of None.
@@ -213,6 +205,20 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
         if threading.get_ident() == thread:
             own = state.get_local()  # else jax.debug_nans was entered or left in the meantime
             state.set_local(before_here if own is unset and before_here is None else getattr(own, "first", own))
+
+
+def _chained(first: Any, hook: Hook, outside: list[bool]) -> Callable[..., None]:
+    """A hook of JAX's that calls `first`, and then `hook` as long as `outside` is empty."""
+
+    def after(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any) -> None:
+        __tracebackhide__ = True
+        if callable(first):
+            first(jitted, args, kwargs, outputs)
+        if not outside:
+            hook(jitted, args, kwargs, outputs, sys._getframe(1))
+
+    after.first = first  # type: ignore[attr-defined]
+    return after
 
 
 def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> ProgramRun:
