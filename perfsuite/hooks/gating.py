@@ -24,7 +24,7 @@ from perfsuite.measure.io import relative
 from perfsuite.measure.metric import span
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compile_events import make_context
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.words import number
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes import LAUNCH, TASK
@@ -287,7 +287,7 @@ class ActiveHooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perfsuite"):
-            record = made(TestRecord, report.perfsuite)
+            record = from_plain(TestRecord, report.perfsuite)
             if report.outcome == "rerun":  # pytest-rerunfailures runs the test again: the last run counts
                 self.rerun[record.test] = record
             else:
@@ -295,7 +295,7 @@ class ActiveHooks:
         elif report.when == "call" and report.passed:
             self.session.collected.without_perf.add(report.nodeid)
         if hasattr(report, "perfsuite_unmeasured"):
-            self.session.unmeasured.append(made(TestRecord, report.perfsuite_unmeasured))
+            self.session.unmeasured.append(from_plain(TestRecord, report.perfsuite_unmeasured))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.is_worker:

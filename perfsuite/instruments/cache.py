@@ -20,7 +20,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import PERSISTENT_CACHE
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
-from perfsuite.measure.serialise import held
+from perfsuite.measure.serialise import from_plain
 from perfsuite.session.modes import Elsewhere
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class CacheInstrument(Instrument):
         values = self._session.mode.elsewhere(asked)
         if values is None:
             return CacheKeys(call.label, ())
-        keys = CacheKeys(call.label, tuple(_held(ProgramKey, each, CACHE_KEY.method) for each in values))
+        keys = CacheKeys(call.label, tuple(_read(ProgramKey, each, CACHE_KEY.method) for each in values))
         (metric,) = measured.metrics([keys.metric(measured.name)])
         self._recorder.add(metric)
         note = f"{keys.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
@@ -95,7 +95,7 @@ class CacheInstrument(Instrument):
             values = self._session.mode.elsewhere(asked)
         if values is None:
             return CacheHits(call.label, 0, 0, ())
-        first, second = (_held(list[CachedProgram], each, CACHE_HITS.method) for each in values)
+        first, second = (_read(list[CachedProgram], each, CACHE_HITS.method) for each in values)
         runs = compare_runs(call.label, first, second)
         misses, hits = measured.metrics(runs.metrics(measured.name))
         self._recorder.add(misses)
@@ -111,10 +111,10 @@ class CacheInstrument(Instrument):
         self._recorder.apply([result], lambda: "\n".join(why()))
 
 
-def _held(kind: type[T], value: Any, method: str) -> T:
+def _read(kind: type[T], value: Any, method: str) -> T:
     """What a fresh process handed over."""
     __tracebackhide__ = True
     try:
-        return held(kind, value)
+        return from_plain(kind, value)
     except ValueError as error:
         raise MeasurementError(f"{method}: what a fresh process handed over cannot be read ({error})") from None

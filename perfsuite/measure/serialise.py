@@ -28,19 +28,14 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def made(kind: type[T], value: Any) -> T:
+def from_plain(kind: type[T], value: Any) -> T:
     """The inverse of `plain`: a value of the type `kind`, by the type hints of its dataclasses.
 
     Types: dataclasses, tuples, lists, dicts with texts as keys, `X | None`, literals, enumerations, and what JSON has.
-    Raises `TypeError`, `KeyError`, `AttributeError` or `ValueError` where the value does not fit.
+    Raises `ValueError` alone where the value does not fit.
     """
-    return _made(kind, value)
-
-
-def held(kind: type[T], value: Any) -> T:
-    """As `made`, for a value from another process. Raises `ValueError` alone where it does not fit."""
     try:
-        return made(kind, value)
+        return _from_plain(kind, value)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
@@ -54,27 +49,27 @@ def from_json(kind: type[T], content: bytes | str) -> T:
         value = json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    return held(kind, value)
+    return from_plain(kind, value)
 
 
-def _made(kind: Any, value: Any) -> Any:
+def _from_plain(kind: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return None if value is None else _made(next(each for each in arguments if each is not type(None)), value)
+        return None if value is None else _from_plain(next(each for each in arguments if each is not type(None)), value)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)
         if unknown := sorted(value.keys() - hints.keys()):
             raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
-        return kind(**{name: _made(hints[name], each) for name, each in value.items()})
+        return kind(**{name: _from_plain(hints[name], each) for name, each in value.items()})
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {str(each): each for each in kind}[value]
     if origin in (tuple, list):
         parts = _checked(value, list, tuple)
         if origin is list or arguments[1:] == (...,):
-            return origin(_made(arguments[0], each) for each in parts)
-        return tuple(_made(each, part) for each, part in zip(arguments, parts, strict=True))
+            return origin(_from_plain(arguments[0], each) for each in parts)
+        return tuple(_from_plain(each, part) for each, part in zip(arguments, parts, strict=True))
     if origin in (dict, Mapping):
-        return {name: _made(arguments[1], each) for name, each in value.items()}
+        return {name: _from_plain(arguments[1], each) for name, each in value.items()}
     if origin is typing.Literal and value not in arguments:
         raise ValueError(f"{value!r:.40} is none of {arguments}")
     if kind is float:

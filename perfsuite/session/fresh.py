@@ -30,7 +30,7 @@ from perfsuite.measure import progress
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.serialise import from_json, made, plain
+from perfsuite.measure.serialise import from_json, from_plain, plain
 from perfsuite.options import options_in_child
 from perfsuite.processes import LAUNCH, TASK, Launch, Task, running
 from perfsuite.session.modes import MOMENT, Answer, Elsewhere, Mode, Pair
@@ -353,7 +353,7 @@ class RerunHooks:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        metrics = made(list[Metric], report.perfsuite["metrics"]) if hasattr(report, "perfsuite") else []
+        metrics = from_plain(list[Metric], report.perfsuite["metrics"]) if hasattr(report, "perfsuite") else []
         if self.request.metric is None and metrics:  # also of a test that fails there, once it has made them
             answer(self.folder, Answer(metrics))
 

@@ -40,7 +40,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import COORDINATION
 from perfsuite.measure.private.coordination import Store, StoreUnreachable, ValueUnreadable, shared_store
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.words import printable
 from perfsuite.options import Options, options_that_must_agree
 
@@ -149,7 +149,7 @@ class Group:
         Counts and sizes that differ are noted in `differences`.
         """
         of_all = [
-            {each.title: each for each in made(list[Metric], metrics_there)}
+            {each.title: each for each in from_plain(list[Metric], metrics_there)}
             for metrics_there in self.exchange(f"the metrics of {test}", plain(list(metrics.values())))
         ]
         for process, each in enumerate(of_all):

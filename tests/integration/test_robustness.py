@@ -26,7 +26,7 @@ from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
 from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.timing import block, waits
 from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.scaling import fit_scaling
@@ -404,7 +404,7 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
             one.add(Metric(one.unique("step", " to return") + " to return", 3, "things", "count"))
             metrics.close(metrics.by_baseline())
             record = TestRecord(test, True, tuple(metrics.results), tuple(metrics.metrics.values()))
-            session.records.append(made(TestRecord, plain(record)))
+            session.records.append(from_plain(TestRecord, plain(record)))
         saved, errors = session.judge.save(session.records, session.collected)
         assert not errors
         session_summary(Silent(), session, tmp_path, saved, "")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ inner = st.builds(Inner, numbers, numbers)
     )
 )
 def test_what_was_made_plain_comes_back_equal(value):
-    assert made(Outer, json.loads(json.dumps(plain(value), allow_nan=False))) == value
+    assert from_plain(Outer, json.loads(json.dumps(plain(value), allow_nan=False))) == value
 
 
 RIGHT = plain(Outer("n", "a", 1.5, 3, Inner(0, 1), None, {"p": Inner(0, 1)}, (), ("x", 1.0), [], True))
@@ -75,11 +75,11 @@ RIGHT = plain(Outer("n", "a", 1.5, 3, Inner(0, 1), None, {"p": Inner(0, 1)}, (),
     ],
 )
 def test_a_value_of_another_type_is_refused(field, wrong):
-    assert plain(made(Outer, RIGHT)) == RIGHT
-    with pytest.raises((TypeError, KeyError, AttributeError, ValueError)):
-        made(Outer, {**RIGHT, field: wrong})
+    assert plain(from_plain(Outer, RIGHT)) == RIGHT
+    with pytest.raises(ValueError):  # noqa: PT011  (a text for each type)
+        from_plain(Outer, {**RIGHT, field: wrong})
 
 
 def test_an_unknown_field_is_named():
-    with pytest.raises(TypeError, match="Inner has no middle"):
-        made(Inner, {"low": 1, "high": 2, "middle": 1.5})
+    with pytest.raises(ValueError, match="Inner has no middle"):
+        from_plain(Inner, {"low": 1, "high": 2, "middle": 1.5})

@@ -41,7 +41,7 @@ import tabulate
 from support.busy import busy_neighbours
 
 from perfsuite.gate.baseline_file import load
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from promise.calls import BUILDS, LEFTOVERS, PYTHON, UNLIKE, Maker
 
 ROOT = Path(__file__).parents[2]
@@ -184,7 +184,7 @@ def verdicts(report: str, session: int, machine: str) -> list[Outcome]:
 def read(path: Path) -> list[Outcome]:
     """The outcomes in a file; none where there is no file yet."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [made(Outcome, json.loads(line)) for line in lines]
+    return [from_plain(Outcome, json.loads(line)) for line in lines]
 
 
 def write(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -21,7 +21,7 @@ from perfsuite.measure import imports
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
-from perfsuite.measure.serialise import from_json, made, plain
+from perfsuite.measure.serialise import from_json, from_plain, plain
 from perfsuite.measure.targets import target_compiler
 from perfsuite.measure.targets.target_available import TargetError
 from perfsuite.measure.targets.target_compiler import CompileFailed, CompilerOutput
@@ -49,7 +49,7 @@ METRICS = [
 
 def fits(kind, value) -> bool:
     """True; raises where a field of a value has another type than it is declared with."""
-    made(kind, plain(value))
+    from_plain(kind, plain(value))
     return True
 
 

@@ -12,7 +12,7 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.messages import reason
 from perfsuite.gate.verdict import Result, Verdict, against_limit, judge_baseline, judge_budget
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 UNITS = {"count": "calls", "size": "B", "ratio": "x", "time": "us", "info": "s"}
@@ -198,7 +198,7 @@ def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, metr
 def test_a_gate_survives_the_way_to_another_process(data, metric, tolerance, limit):
     entry = data.draw(st.none() | entries(metric.kind, metric.better))
     for result in (judged(metric, entry, tolerance), judge_budget("test", metric, limit)):
-        assert made(Result, json.loads(json.dumps(plain(result)))) == result
+        assert from_plain(Result, json.loads(json.dumps(plain(result)))) == result
 
 
 @given(st.data(), metrics(), tolerances)

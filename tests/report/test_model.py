@@ -9,7 +9,7 @@ from support.report_samples import HEADER, distribution, metric, perf_test, repo
 
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.report.model import Report, verdict_counts_of
 
 
@@ -52,4 +52,4 @@ def test_counts_are_in_the_order_in_which_a_reader_wants_them():
 def test_records_for_pictures_travel_as_plain_values():
     unbounded = dataclasses.replace(distribution(), interval=None)
     for each in (distribution(), unbounded):
-        assert made(type(each), json.loads(json.dumps(plain(each)))) == each
+        assert from_plain(type(each), json.loads(json.dumps(plain(each)))) == each

@@ -12,7 +12,7 @@ from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import SAVE_KINDS, Options
@@ -452,4 +452,4 @@ def test_a_record_survives_the_way_to_another_process():
     compiled = flops(target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"})
     failed = Result("test_a.py::test_step", compiled, Verdict.FAIL)
     record = dataclasses.replace(ran(compiled, flops()), results=(failed,))
-    assert made(TestRecord, plain(record)) == record
+    assert from_plain(TestRecord, plain(record)) == record

@@ -24,7 +24,7 @@ from perfsuite.measure.private.lowering import compiler_options
 from perfsuite.measure.program.lowering import KernelEstimate, LoweredCall, lower_call
 from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of, source_of
 from perfsuite.measure.program.program_reader import read_program, with_estimates
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import (
     CompileFailed,
@@ -97,8 +97,8 @@ class Compilation:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Compilation":
-        """The inverse of `to_dict`, also after a way through JSON. Raises `KeyError` or `TypeError` for others."""
-        read = made(cls, values)
+        """The inverse of `to_dict`, also after a way through JSON. Raises `ValueError` for others."""
+        read = from_plain(cls, values)
         return dataclasses.replace(read, stacks={int(number): stack for number, stack in read.stacks.items()})
 
 

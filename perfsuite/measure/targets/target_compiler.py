@@ -22,7 +22,7 @@ from typing import Any, Literal
 from perfsuite.measure.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import CapabilityLost
-from perfsuite.measure.serialise import from_json, held, plain
+from perfsuite.measure.serialise import from_json, from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_available import (
     TargetError,
@@ -311,7 +311,7 @@ def _command(folder: Path) -> list[str]:
 def output_of(entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | None:
     """The output that an entry of the cache holds; `None` without an entry, and where it holds none."""
     try:
-        return held(CompilerOutput, {**(entry or {}), "cached": cached})
+        return from_plain(CompilerOutput, {**(entry or {}), "cached": cached})
     except ValueError:
         return None
 
@@ -320,7 +320,7 @@ def _result(target: Target, entry: Mapping[str, Any] | None, *, cached: bool) ->
     if not entry or entry.get("error") is None:
         return output_of(entry, cached=cached)
     try:
-        error = held(_Error, entry["error"])
+        error = from_plain(_Error, entry["error"])
     except ValueError:
         return None
     reason = _first_paragraph(_CODES.sub("", error.message.strip())) or error.type
