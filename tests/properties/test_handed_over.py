@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perfsuite.against import runs
 from perfsuite.against.notes import NOTES_FILE, Notes, Place, StageNote, TimeNote
 from perfsuite.against.sides import Packages, Side, SideFailed
-from perfsuite.instruments.cache import _held
+from perfsuite.instruments.cache import _read
 from perfsuite.measure import imports
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
@@ -104,7 +104,7 @@ def test_what_another_process_writes_is_read_or_refused(name, data):
 @given(key=misshapen(plain(KEY)), programs=misshapen(plain([CachedProgram(KEY, "step", True, "")])))
 def test_keys_of_a_fresh_process_are_read_or_refused(key, programs):
     for kind, value in ((ProgramKey, key), (list[CachedProgram], programs)):
-        held, error = outcome(MeasurementError, _held, kind, value, "perf.cache_key")
+        held, error = outcome(MeasurementError, _read, kind, value, "perf.cache_key")
         assert error or fits(kind, held)
 
 
