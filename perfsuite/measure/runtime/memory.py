@@ -27,7 +27,7 @@ from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.runtime.program_outputs import telling
+from perfsuite.measure.private.execution import telling_outputs
 from perfsuite.measure.words import leaf_lines
 
 STEPS = 30
@@ -98,7 +98,7 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
         line = callsite.location(sys._getframe(1))
         outputs.extend((weakref.ref(leaf), line) for leaf in jax.tree.leaves(output) if isinstance(leaf, jax.Array))
 
-    with borrowed(call) as subject, telling(note):
+    with borrowed(call) as subject, telling_outputs(note):
         for step in range(WARM_STEPS + steps):
             jax.block_until_ready(subject.run())
             call.args = subject.args  # or the state of the first step would live to the end

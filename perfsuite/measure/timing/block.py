@@ -34,7 +34,7 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.settle import refuse_deleted, settle, unwrapped
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
-from perfsuite.measure.runtime.program_outputs import Running, outputs_seen, running_seen
+from perfsuite.measure.timing.outputs import Running, outputs_seen, running_seen
 
 now_ns = time.perf_counter_ns
 """The clock: monotonic, in nanoseconds. On Linux it reads CLOCK_MONOTONIC without a system call."""

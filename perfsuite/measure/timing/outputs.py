@@ -8,12 +8,11 @@ import collections
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.private.execution import is_ready, telling_outputs
 
 _LARGE = 1_000_000
@@ -71,7 +70,7 @@ class Running:
 def outputs_seen() -> Iterator[Outputs]:
     """See what programs put out that run inside, in any thread."""
     outputs = Outputs()
-    with telling(outputs.add):
+    with telling_outputs(outputs.add):
         yield outputs
 
 
@@ -79,13 +78,8 @@ def outputs_seen() -> Iterator[Outputs]:
 def running_seen() -> Iterator[Running]:
     """See the programs that begin inside, in any thread."""
     running = Running()
-    with telling(running.add):
+    with telling_outputs(running.add):
         yield running
-
-
-def telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
-    """Tell of the outputs of each program; of none where JAX has moved what that needs."""
-    return contextlib.nullcontext() if PROGRAM_RUNS.lost() else telling_outputs(tell)
 
 
 def _goes_on(array: jax.Array) -> bool:
