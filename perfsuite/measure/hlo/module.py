@@ -32,7 +32,9 @@ _VMEM: Final = "1"
 """The number that a TPU's compiler has for the memory on the chip."""
 
 _NUMBER, _BYTES = 0, 2
-"""How a field is written: an integer, or so many bytes. The others are for floats, which nothing here reads."""
+"""How a field is written: an integer, or so many bytes."""
+_FLOATS: Final = {1: 8, 5: 4}
+"""The kinds of floats, which nothing here reads, each with its bytes."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, str]] = {}
 _LITERAL_PATH: Final = (3, 2, 8)
@@ -234,8 +236,11 @@ class _Message:
                 key += (data[at] - 1) << 7
                 at += 1
             kind = key & 7
+            if kind in _FLOATS:
+                at += _FLOATS[kind]
+                continue
             if kind not in (_NUMBER, _BYTES):
-                raise ValueError(f"a field of the kind {kind}: programs have numbers and bytes alone")
+                raise ValueError(f"a field of the kind {kind}, which no proto has")
             value: Any = data[at]
             at += 1
             if value > 127:

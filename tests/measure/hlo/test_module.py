@@ -154,6 +154,12 @@ def compiled(function, *arguments):
     return executable.hlo_modules()[0].as_serialized_hlo_module_proto()
 
 
+def test_floats_of_a_later_xla_are_stepped_over():
+    text = TEXTS[min(TEXTS)]
+    with_floats = proto(text) + b"\x99\x3f12345678" + b"\x9d\x3f1234"  # fields 1011, of the kinds 1 and 5
+    assert read_module(packed(with_floats)) == read_module(packed(proto(text)))
+
+
 def test_the_values_of_large_constants_are_left_out_and_nothing_else():
     weights = jax.random.normal(jax.random.key(0), (256, 256))
     text = packed(original := compiled(lambda x: x @ weights + 2, jnp.ones((4, 256))))
