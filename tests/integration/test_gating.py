@@ -114,7 +114,9 @@ def against_its_baseline(project, perf_test):
 def test_a_ratio_over_its_baseline_fails_when_the_test_ends(against_its_baseline):
     green(against_its_baseline(2e-3))
     failed(
-        against_its_baseline(7e-3),
+        against_its_baseline(
+            20e-3
+        ),  # beside other processes a sleep lasts some ms more: far over the limit all the same
         "*candidate/work ratio to ready is * x [[]*], * over the baseline * x (limit +100 %)*",
         "*likely cause: candidate sleeps for * of its time before it returns, at test_step.py:*",
     )
