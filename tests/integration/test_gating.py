@@ -106,7 +106,7 @@ def against_its_baseline(project, perf_test):
         perf_test(*[line.format("[2e-3]") for line in AGAINST_ITS_BASELINE])
         green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
         perf_test(*[line.format(list(seconds)) for line in AGAINST_ITS_BASELINE])
-        return project.runpytest_inprocess("--perf", "--perf-seconds=1")
+        return project.runpytest_inprocess("--perf", "--perf-seconds=3")
 
     return gated
 
