@@ -17,12 +17,13 @@ from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 from typing import cast
 
-from perfsuite.gate.baseline import Baselines, Entry, name_of
+from perfsuite.gate.baseline import Baselines, Entry, metric_of, name_of
 from perfsuite.gate.baseline_file import BaselineError, LocatedError, baseline_files, is_baselines, load, parse
 from perfsuite.gate.environment import Environment, incomparable, version_changes
-from perfsuite.gate.verdict import Part, Result, Verdict, judge_baseline
+from perfsuite.gate.messages import relative_change
+from perfsuite.gate.verdict import Result, Verdict, judge_absent, judge_baseline
 from perfsuite.git import SHALLOW, GitError, Repository
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import plural
 
 NOT_COMMITTED = "not committed"
@@ -204,39 +205,6 @@ def saves_of(path: Path, since: str | None = None) -> Saves:
     return Saves(path, tuple(sources), tuple(notes))
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """One metric of two files, `name` for people. `old` is None where it was added, `new` where it was removed.
-
-    `reason` says why the two are not comparable; `grown` are the parts of the metric that got worse.
-    """
-
-    test: str
-    name: str
-    old: Entry | None
-    new: Entry | None
-    verdict: Verdict
-    reason: str = ""
-    grown: tuple[Part, ...] = ()
-
-    @property
-    def change(self) -> float | None:
-        """Relative to the old value: 0.02 is 2 % more; infinite from 0. None without two comparable values."""
-        if self.old is None or self.new is None or self.verdict == Verdict.NOT_COMPARABLE:
-            return None
-        old, new = self.old.value, self.new.value
-        if old == new:
-            return 0.0
-        return (new - old) / abs(old) if old else math.copysign(math.inf, new)
-
-    @property
-    def entry(self) -> Entry:
-        """The new entry, or the old one where the metric was removed."""
-        entry = self.new or self.old
-        assert entry is not None
-        return entry
-
-
 def _amount(change: float | None) -> float:
     """By how much to sort a change: a doubling is as much as a halving, and no change comes last."""
     if change is None:
@@ -244,51 +212,48 @@ def _amount(change: float | None) -> float:
     return math.inf if change <= -1 else abs(math.log1p(change))
 
 
-def compare(old: Baselines, new: Baselines) -> list[Difference]:
-    """The verdict on every metric of either file: the gravest first, then by how much it changed, then by name."""
+def compare(old: Baselines, new: Baselines) -> list[Result]:
+    """The verdict on every metric of either file: the gravest first, then by how much it changed, then by name.
+
+    The metric is the newer one, with the value of the older one as its baseline and all versions that differ.
+    """
     ids = {(test, id): None for each in (old, new) for test, entries in each.metrics.items() for id in entries}
-    differences = []
-    for test, id in ids:
-        was, now = old.get(test, id), new.get(test, id)
-        entry = now or was
-        assert entry is not None
-        name = name_of(id, entry)
-        if was is None or now is None:
-            differences.append(Difference(test, name, was, now, Verdict.NEW if was is None else Verdict.MISSING))
-        else:
-            differences.append(Difference(test, name, was, now, *_judged(was, now)))
-    return sorted(differences, key=lambda each: (-each.verdict, -_amount(each.change), each.test, each.name))
+    results = [_judged(test, id, old.get(test, id), new.get(test, id)) for test, id in ids]
+    return sorted(
+        results, key=lambda each: (-each.verdict, -_amount(relative_change(each)), each.test, each.metric.name)
+    )
 
 
-def version_lines(differences: Iterable[Difference]) -> list[str]:
+def version_lines(results: Iterable[Result]) -> list[str]:
     """The versions that differ, with the number of metrics: `jax 0.10.2 -> 0.11.0 (of 120 metrics)`."""
-    counts = collections.Counter(
-        change
-        for each in differences
-        if each.old is not None and each.new is not None
-        for change in version_changes(each.old.environment, each.new.environment)
-    )
-    return [f"{change} (of {plural(count, 'metric')})" for change, count in counts.most_common()]
+    counts = collections.Counter(version for each in results for version in each.versions)
+    return [f"{version} (of {plural(count, 'metric')})" for version, count in counts.most_common()]
 
 
-def _judged(old: Entry, new: Entry) -> tuple[Verdict, str, tuple[Part, ...]]:
-    """The verdict on a metric, why it is not comparable, and which parts of it got worse."""
+def _judged(test: str, id: str, old: Entry | None, new: Entry | None) -> Result:
+    if new is None:
+        assert old is not None
+        return judge_absent(test, id, old, None, "")
+    if old is None:
+        return Result(test, metric_of(id, new), Verdict.NEW)
+    baseline = old.value if old.unit == new.unit else None
+    versions = tuple(version_changes(old.environment, new.environment))
+    result = Result(test, metric_of(id, new), Verdict.INFO, "baseline", baseline=baseline, versions=versions)
     if why := _why_incomparable(old, new):
-        return Verdict.NOT_COMPARABLE, why, ()
-    if new.kind == "info" or "reported" in (old.provenance, new.provenance):
-        return Verdict.INFO, "", ()
+        return dataclasses.replace(result, verdict=Verdict.NOT_COMPARABLE, incomparable=why)
+    if new.kind == "info" or new.provenance == "reported":
+        return result
+    forward, backward = _by_gate(old, new), _by_gate(new, old)
+    verdict = Verdict.PASS
     if old.value == new.value:
-        return Verdict.PASS, "", ()
-    forward, backward = _result(old, new), _result(new, old)
-    if forward.verdict == Verdict.FAIL:
-        return Verdict.FAIL, "", forward.grown
-    if backward.verdict == Verdict.FAIL:
-        return Verdict.IMPROVED, "", ()
-    return (
-        (Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in (forward.verdict, backward.verdict) else Verdict.PASS),
-        "",
-        (),
-    )
+        return dataclasses.replace(result, verdict=verdict)
+    if forward.failed:
+        return dataclasses.replace(result, verdict=Verdict.FAIL, grown=forward.grown)
+    if backward.failed:
+        verdict = Verdict.IMPROVED
+    elif Verdict.INCONCLUSIVE in (forward.verdict, backward.verdict):
+        verdict = Verdict.INCONCLUSIVE
+    return dataclasses.replace(result, verdict=verdict)
 
 
 def _why_incomparable(old: Entry, new: Entry) -> str:
@@ -305,10 +270,9 @@ def _why_incomparable(old: Entry, new: Entry) -> str:
     return incomparable(new.kind, new.unit, old.environment, new.environment) or ""
 
 
-def _result(baseline: Entry, entry: Entry) -> Result:
+def _by_gate(baseline: Entry, entry: Entry) -> Result:
     # What two files say is compared as they say it, also where one has no interval.
     interval = entry.interval or Interval(entry.value, entry.value)
-    detail = dict(entry.detail or {}) or None
-    metric = Metric("metric", entry.value, entry.unit, entry.kind, entry.better, interval, entry.samples, detail)
+    metric = dataclasses.replace(metric_of("metric", entry), interval=interval)
     # A compiled metric may have no environment, and the gate of such a metric does not read it.
     return judge_baseline("", metric, baseline, now=cast(Environment, entry.environment))

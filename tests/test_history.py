@@ -112,8 +112,8 @@ def test_the_other_way_round_is_the_mirror(old, new):
         Verdict.NEW: Verdict.MISSING,
         Verdict.MISSING: Verdict.NEW,
     }
-    there = {(each.test, each.name): each.verdict for each in compare(old, new)}
-    back = {(each.test, each.name): each.verdict for each in compare(new, old)}
+    there = {(each.test, each.metric.name): each.verdict for each in compare(old, new)}
+    back = {(each.test, each.metric.name): each.verdict for each in compare(new, old)}
     assert back == {key: mirrored.get(verdict, verdict) for key, verdict in there.items()}
     assert len(there) == len(
         {(test, name) for file in (old, new) for test in file.metrics for name in file.metrics[test]}
@@ -129,7 +129,7 @@ def test_the_gravest_come_first(old, new):
 def test_a_halving_is_as_much_as_a_doubling():
     old = Baselines("cpu", {TEST: {name: count(12) for name in "abc"}})
     new = Baselines("cpu", {TEST: {"a": count(13), "b": count(40), "c": count(20)}})
-    assert [each.name for each in compare(old, new)] == ["b", "c", "a"]
+    assert [each.metric.name for each in compare(old, new)] == ["b", "c", "a"]
 
 
 @pytest.fixture

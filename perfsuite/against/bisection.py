@@ -19,7 +19,6 @@ from packaging.version import InvalidVersion, Version
 
 from perfsuite.against.changes import (
     ERROR,
-    MetricChange,
     judge,
     metrics_changed,
     pytest_id,
@@ -30,7 +29,7 @@ from perfsuite.against.notes import Place
 from perfsuite.against.runs import Effort, Run, Say, Tests, Window, share, timed_windows, tree_here
 from perfsuite.against.sides import Side, SideFailed, releases, side_of_commit, side_of_tree, worktree
 from perfsuite.gate.baseline import Entry, name_of
-from perfsuite.gate.verdict import Verdict
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.git import GitError, Repository
 from perfsuite.measure.metric import Interval, title
 from perfsuite.measure.targets.target_available import ANY_VERSION
@@ -99,7 +98,7 @@ class Bisection:
     first: End
     suspects: tuple[str, ...]
     about: tuple[str, ...] = ()
-    changes: tuple[MetricChange, ...] = ()
+    changes: tuple[Result, ...] = ()
     packages: tuple[str, ...] = ()
 
 
@@ -206,7 +205,7 @@ class Trials:
 
     def answer(self, pair: tuple[str, str], suspects: Sequence[str], first: End, about: Sequence[str]) -> Bisection:
         """The answer. `pair` are the better and the worse step between which it changed, if there is one suspect."""
-        changes: list[MetricChange] = []
+        changes: list[Result] = []
         packages: list[str] = []
         if len(suspects) == 1 and all(id in self.runs for id in pair):
             changes = metrics_changed(*(self.runs[id] for id in pair))
@@ -219,7 +218,7 @@ class Trials:
             first,
             tuple(map(self._name_of, suspects)),
             tuple(about) if len(suspects) == 1 else (),
-            tuple(sorted(shown, key=lambda change: change.metric != self.wanted.metric)),
+            tuple(sorted(shown, key=lambda change: change.metric.title != self.wanted.metric)),
             tuple(packages),
         )
 
@@ -257,7 +256,7 @@ class Trials:
             return self._compared(step, side)
         change = judge(self.wanted.test, self.wanted.metric, self._good, entry, Place())
         if change.verdict == Verdict.NOT_COMPARABLE:
-            return dataclasses.replace(step, verdict="skipped", reason=change.reason)
+            return dataclasses.replace(step, verdict="skipped", reason=change.incomparable)
         return dataclasses.replace(step, verdict="bad" if change.verdict == Verdict.FAIL else "good")
 
     def _is_sampled(self) -> bool:

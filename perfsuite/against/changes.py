@@ -20,10 +20,10 @@ import numpy as np
 from perfsuite.against.notes import Fingerprint, Notes, Place, Stage
 from perfsuite.against.runs import Effort, Run, Say, Tests, Window, share, timed_windows
 from perfsuite.against.sides import Side, SideFailed
-from perfsuite.gate.baseline import Baselines, Entry, name_of
+from perfsuite.gate.baseline import Baselines, Entry, metric_of, name_of
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Part, Verdict, judge_baseline
-from perfsuite.measure.metric import Interval, Metric, title
+from perfsuite.gate.verdict import Result, Verdict, judge_absent, judge_baseline
+from perfsuite.measure.metric import Estimate, Interval, Metric, title
 from perfsuite.measure.serialise import plain
 from perfsuite.measure.timing.shift import Windows, rank_sum_interval, shift
 from perfsuite.measure.words import plural
@@ -46,39 +46,14 @@ Timed = Literal["changed", "all", "none"]
 _STAGE_UNITS: dict[Stage, str] = {"lower": "lowerings", "compile": "compiles"}
 """Not traces: JAX tells of them around calls whose trace is cached too, so there are as many as calls."""
 
-_UNCALLED = (Verdict.PASS, Verdict.INCONCLUSIVE)
 _ONE_SIDED = (Verdict.NEW, Verdict.MISSING, Verdict.NOT_COMPARABLE)
 """Nothing of these is compared."""
 _TOLERANCE = 0.05
 """By how much a ratio that a test records may be worse: both are of this machine and of now, not of another day."""
 
+_LOST_DONATION = "lost donation: fewer bytes of donated arguments are reused for outputs"
+
 _SAME = Environment("the same on both sides", 1, "", "", "", "")
-
-
-@dataclasses.dataclass(frozen=True)
-class MetricChange:
-    """One metric of one test on both sides, and its verdict, with the base as the baseline.
-
-    `base` and `head` are in `unit`; for a time they are the medians over the processes, and `ratio` is head / base
-    with `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `processes` is the
-    number on each side. `reason` says why the two cannot be compared; `grown` are the parts of the metric that got
-    worse. `line` is where the test makes the metric. `changed` names what else differs in the test: the programs or the
-    host calls of what is timed, and counts that rose.
-    """
-
-    test: str
-    metric: str
-    unit: str
-    base: float | None
-    head: float | None
-    verdict: Verdict
-    ratio: float | None = None
-    interval: Interval | None = None
-    processes: int = 1
-    reason: str = ""
-    grown: tuple[Part, ...] = ()
-    line: str = ""
-    changed: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +89,7 @@ class Check:
     base: Side
     head: Side
     tests: tuple[TestChange, ...]
-    changes: tuple[MetricChange, ...]
+    changes: tuple[Result, ...]
     notes: tuple[str, ...]
     processes: int = 0
     timed: int = 0
@@ -176,14 +151,14 @@ def passed_in_both(base: Run, head: Run) -> set[str]:
     return base.notes.passed & head.notes.passed
 
 
-def metrics_changed(base: Run, head: Run) -> list[MetricChange]:
+def metrics_changed(base: Run, head: Run) -> list[Result]:
     """Every exact metric of the tests that passed on both sides, by the gate's rules.
 
     Times and sampled ratios are left out: many processes measure them, and these runs took one look at each.
     """
     passed = passed_in_both(base, head)
     here = base.notes.device or head.notes.device
-    changes: list[MetricChange] = []
+    changes: list[Result] = []
     for device in sorted({*base.baselines, *head.baselines}):
         old, new = (each.baselines.get(device, Baselines(device)).metrics for each in (base, head))
         for key in sorted({*old, *new}):
@@ -192,14 +167,15 @@ def metrics_changed(base: Run, head: Run) -> list[MetricChange]:
                 continue
             was, now = old.get(key, {}), new.get(key, {})
             for id, entry in sorted({**was, **now}.items()):
-                shown = title(name_of(id, entry), None if device == here else device)
+                target = None if device == here else device
+                shown = title(name_of(id, entry), target)
                 place = head.place(test, shown) or base.place(test, shown) or Place()
                 if not place.sampled and entry.kind not in ("time", "info"):
-                    changes.append(judge(test, shown, was.get(id), now.get(id), place))
+                    changes.append(judge(test, id, was.get(id), now.get(id), place, target))
     return changes
 
 
-def stages_changed(base: Run, head: Run) -> list[MetricChange]:
+def stages_changed(base: Run, head: Run) -> list[Result]:
     """How often each test lowered and compiled, by function."""
     changes = []
     for test in sorted(passed_in_both(base, head)):
@@ -217,7 +193,7 @@ def stages_changed(base: Run, head: Run) -> list[MetricChange]:
     return changes
 
 
-def to_time(changes: Iterable[MetricChange], base: Run, head: Run) -> tuple[set[str], set[str]]:
+def to_time(changes: Iterable[Result], base: Run, head: Run) -> tuple[set[str], set[str]]:
     """The tests with times that may have changed, and those with times that run what they ran.
 
     A test is timed where any of its exact metrics changed, and where what a call of it runs differs between the sides,
@@ -232,19 +208,21 @@ def to_time(changes: Iterable[MetricChange], base: Run, head: Run) -> tuple[set[
     return may, same
 
 
-def with_causes(
-    times: Iterable[MetricChange], exact: Sequence[MetricChange], base: Run, head: Run
-) -> list[MetricChange]:
+def with_causes(times: Iterable[Result], exact: Sequence[Result], base: Run, head: Run) -> list[Result]:
     """The times that are worse, each with what else changed in its test."""
     runs = _runs(base, head)
     changes = []
     for change in times:
-        if change.verdict == Verdict.FAIL:
-            place = head.place(change.test, change.metric) or Place()
-            rose = [each.metric for each in exact if each.test == change.test and each.verdict == Verdict.FAIL]
+        if change.failed:
+            name = change.metric.title
+            place = head.place(change.test, name) or Place()
+            rose = [each.metric.title for each in exact if each.test == change.test and each.verdict == Verdict.FAIL]
             old, new = runs.get(change.test, ({}, {}))
-            parts = [what for name in old.keys() & new.keys() for what in old[name].differing(new[name])]
-            change = dataclasses.replace(change, line=place.line, changed=tuple(dict.fromkeys([*parts, *rose])))
+            parts = [what for call in old.keys() & new.keys() for what in old[call].differing(new[call])]
+            others = ", ".join(dict.fromkeys([*parts, *rose]))
+            cause = f"{others} changed in this test" if others else ""
+            unexplained = "" if cause or change.metric.unit == "s" else "nothing that is exact changed in this test"
+            change = dataclasses.replace(change, where=place.line, cause=cause, unexplained=unexplained)
         changes.append(change)
     return changes
 
@@ -254,32 +232,19 @@ def pytest_id(key: str) -> str:
     return key.partition(" --perf-size=")[0]
 
 
-def judge(test: str, name: str, old: Entry | None, new: Entry | None, place: Place) -> MetricChange:
+def judge(test: str, id: str, old: Entry | None, new: Entry | None, place: Place, target: str | None = None) -> Result:
     """What the gate says of a metric at the head, with that of the base as its baseline."""
-    if old is None or new is None:
-        entry = old or new
-        assert entry is not None
-        if old is None:
-            return MetricChange(test, name, entry.unit, None, entry.value, Verdict.NEW)
-        return MetricChange(test, name, entry.unit, entry.value, None, Verdict.MISSING)
-    detail = dict(new.detail) if new.detail else None
-    metric = Metric(
-        name, new.value, new.unit, new.kind, new.better, new.interval, detail=detail, places=place.parts or None
-    )
+    if new is None:
+        assert old is not None
+        return judge_absent(test, id, old, target, "")
+    metric = dataclasses.replace(metric_of(id, new, target), places=place.parts or None)
     # Both are of this machine. The gate must not name the versions, which differ for every metric.
-    result = judge_baseline(test, metric, old, now=old.environment or _SAME, tolerance=_TOLERANCE)
-    return MetricChange(
-        test,
-        name,
-        new.unit,
-        result.baseline,
-        new.value,
-        result.verdict,
-        ratio=new.value / result.baseline if result.baseline else None,
-        reason=result.incomparable,
-        grown=result.grown if result.failed else (),
-        line=place.line,
-    )
+    now = old.environment if old and old.environment else _SAME
+    result = judge_baseline(test, metric, old, now=now, tolerance=_TOLERANCE)
+    if not result.failed:
+        return result
+    cause = _LOST_DONATION if metric.name.endswith(" alias bytes") else ""
+    return dataclasses.replace(result, where=place.line, cause=cause)
 
 
 def _runs(base: Run, head: Run) -> dict[str, tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]]:
@@ -304,7 +269,7 @@ def versions_changed(base: Mapping[str, str], head: Mapping[str, str]) -> list[s
     ]
 
 
-def times_changed(windows: Sequence[Window], tests: set[str]) -> list[MetricChange]:
+def times_changed(windows: Sequence[Window], tests: set[str]) -> list[Result]:
     """The times of `tests`: head / base over processes, with intervals that hold for all of them together.
 
     Each interval has the shifts of the logarithm that the rank-sum test over the windows does not reject
@@ -318,22 +283,23 @@ def times_changed(windows: Sequence[Window], tests: set[str]) -> list[MetricChan
     return [_time_changed(key, sides, error) for key, sides in times.items()]
 
 
-def decided(changes: Sequence[MetricChange]) -> bool:
+def decided(changes: Sequence[Result]) -> bool:
     """Whether every time of a call is known: as better, as worse, or to `PRECISION`.
 
     The times of tracing, lowering and compiling do not count: they happen once a process, and scatter too much.
     """
     intervals = [
-        change.interval
+        change.ratio.interval
         for change in changes
-        if change.unit != "s" and change.verdict not in (Verdict.FAIL, Verdict.IMPROVED)
+        if change.ratio and change.metric.unit != "s" and change.verdict not in (Verdict.FAIL, Verdict.IMPROVED)
     ]
-    return all(each is not None and each.high / each.low <= (1 + PRECISION) ** 2 for each in intervals)
+    return all(each.high <= each.low * (1 + PRECISION) ** 2 for each in intervals)
 
 
-def smallest_seen(changes: Sequence[MetricChange]) -> float | None:
+def smallest_change(changes: Sequence[Result]) -> float | None:
     """The change that would have been called for half of the times, as a ratio - 1; None where none has an interval."""
-    widths = [math.log(c.interval.high / c.interval.low) / 2 for c in changes if c.interval and c.processes > 1]
+    intervals = [change.ratio.interval for change in changes if change.ratio]
+    widths = [math.log(each.high / each.low) / 2 for each in intervals if math.isfinite(each.high)]
     return math.expm1(float(np.median(widths))) if widths else None
 
 
@@ -366,19 +332,18 @@ def _times(notes: Notes, tests: set[str]) -> dict[Key, float]:
     return {key: value for key, value in (stages | times).items() if key[0] in tests and value > 0}
 
 
-def _time_changed(key: Key, windows: list[Windows], error: float) -> MetricChange:
+def _time_changed(key: Key, windows: list[Windows], error: float) -> Result:
+    test, name, unit = key
     logs = rank_sum_interval(windows, error)
     head, base = (float(np.exp(np.median(np.concatenate([w[side].ravel() for w in windows])))) for side in (0, 1))
-    interval = Interval(math.exp(logs.low), math.exp(logs.high)) if math.isfinite(logs.high) else None
-    verdict = Verdict.PASS
-    if interval is None:
-        verdict = Verdict.INCONCLUSIVE
-    elif interval.low > 1:
+    ratio = Estimate(math.exp(shift(windows)), Interval(math.exp(logs.low), math.exp(logs.high)))
+    verdict = Verdict.PASS if math.isfinite(logs.high) else Verdict.INCONCLUSIVE
+    if logs.low > 0:
         verdict = Verdict.FAIL
-    elif interval.high < 1:
+    elif logs.high < 0:
         verdict = Verdict.IMPROVED
-    processes = sum(window[0].size for window in windows)
-    return MetricChange(*key, base, head, verdict, math.exp(shift(windows)), interval, processes)
+    metric = Metric(name, head, unit, "ratio" if unit == "x" else "time")
+    return Result(test, metric, verdict, "baseline", baseline=base, ratio=ratio)
 
 
 def check(
@@ -399,7 +364,7 @@ def check(
     may, same = to_time(exact, *ran)
     chosen = {"changed": may, "all": may | same, "none": set[str]()}[timed]
     windows: list[Window] = []
-    times: list[MetricChange] = []
+    times: list[Result] = []
     if chosen:
         untimed = f", {len(same)} others run what they ran" if same - chosen else ""
         say(f"times: {plural(len(chosen), 'test')}{untimed}")
@@ -443,7 +408,7 @@ def _notes(
     first: Sequence[Run],
     ran: Sequence[Run],
     windows: Sequence[Window],
-    times: Sequence[MetricChange],
+    times: Sequence[Result],
 ) -> Iterator[str]:
     base, head = sides
     if base.stand is None and base.packages.versions == head.packages.versions:
@@ -457,7 +422,7 @@ def _notes(
     if lost := passed_in_both(*first) - passed_in_both(*ran):
         beside = "they pass only beside tests that do not pass on both sides"
         yield f"not compared, because {beside}: {', '.join(sorted(lost))}"
-    if times and all(change.interval is None for change in times):
+    if times and not any(change.ratio and math.isfinite(change.ratio.interval.high) for change in times):
         yield (
             f"so few processes cannot call a change of any of {plural(len(times), 'time')}: allow more --minutes, "
             "or take fewer tests"

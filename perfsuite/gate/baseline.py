@@ -159,6 +159,22 @@ def entry_of(metric: Metric, environment: Environment | None, provenance: Proven
     )
 
 
+def metric_of(id: str, entry: Entry, target: str | None = None) -> Metric:
+    """The metric that `entry` records under an id: the inverse of `entry_of`."""
+    return Metric(
+        name_of(id, entry),
+        entry.value,
+        entry.unit,
+        entry.kind,
+        entry.better,
+        entry.interval,
+        entry.samples,
+        dict(entry.detail) if entry.detail else None,
+        target,
+        id=id,
+    )
+
+
 def _one_of(field: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {value!r}")

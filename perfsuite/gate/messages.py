@@ -146,8 +146,35 @@ def save_summary(file: SaveResult) -> str:
 
 
 def relative_change(result: Result) -> float | None:
-    """How much the metric differs from its baseline: 0.02 is 2 % more. None where that has no meaning."""
-    return result.metric.value / result.baseline - 1 if result.baseline is not None and result.baseline > 0 else None
+    """How much the metric differs from its baseline: 0.02 is 2 % more; infinite from 0. None without a baseline."""
+    value, baseline = result.metric.value, result.baseline
+    if baseline is None:
+        return None
+    if value == baseline:
+        return 0.0
+    return (value - baseline) / abs(baseline) if baseline else math.copysign(math.inf, value)
+
+
+def change_in_words(result: Result) -> str:
+    """`+12 %`, `from 0`; `+12 % [+8 %, +17 %]` of a time on two sides; empty where nothing changed."""
+    if result.ratio is None:
+        share = relative_change(result)
+        return change(share, 3) if share else ""
+    low, high = result.ratio.interval.low, result.ratio.interval.high
+    if not math.isfinite(high):
+        return "no interval"
+    return f"{percent(result.ratio.value - 1)} [{percent(low - 1)}, {percent(high - 1)}]"
+
+
+def evidence_lines(result: Result) -> list[str]:
+    """What explains a result of two sides, a line a fact: the reason, the parts, the likely cause, and the place."""
+    lines = [
+        result.incomparable,
+        growth(result.grown, result.metric.unit) if result.grown else "",
+        cause(result),
+        f"measured at {result.where}" if result.where else "",
+    ]
+    return list(filter(None, lines))
 
 
 def growth(parts: Sequence[Part], unit: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import Entry, name_of
+from perfsuite.gate.baseline import Entry, metric_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
 from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
 
@@ -101,7 +101,8 @@ class Result:
     `strict` is the verdict that --perf-strict made a failure. `recorded_as` is what the baseline's metric is called
     where another baseline of the test has the metric's own name: calls of one instrument changed places. `where` is
     the line of the call that made a metric which fails. `processor` is that of the baseline, where the gate is open
-    because it is another one than here.
+    because it is another one than here. `ratio` is of a time that many processes of two sides took, which
+    `perfsuite against` judges in place of the value: that time over the baseline.
     """
 
     test: str
@@ -124,6 +125,7 @@ class Result:
     recorded_as: str = ""
     where: str = ""
     processor: str = ""
+    ratio: Estimate | None = None
 
     @property
     def failed(self) -> bool:
@@ -284,10 +286,8 @@ def _of_another_processor(result: Result, processor: str) -> Result:
 
 def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Result:
     """A recorded metric that its test did not make; `why_not` says why it cannot be made here, empty where it can."""
-    detail = dict(entry.detail) if entry.detail else None
-    name = name_of(id, entry)
-    metric = Metric(name, entry.value, entry.unit, entry.kind, entry.better, None, None, detail, target, id=id)
-    verdict: Verdict = Verdict.NOT_COMPARABLE if why_not else Verdict.MISSING
+    verdict = Verdict.NOT_COMPARABLE if why_not else Verdict.MISSING
+    metric = metric_of(id, entry, target)
     return Result(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
 
 

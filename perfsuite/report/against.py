@@ -3,15 +3,15 @@
 The Markdown is for a pull request's comment.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from perfsuite.against.bisection import Bisection, Step
-from perfsuite.against.changes import ERROR, Check, MetricChange, TestChange, smallest_seen
-from perfsuite.gate.messages import growth, verdict_counts
-from perfsuite.gate.verdict import Verdict
+from perfsuite.against.changes import ERROR, Check, TestChange, smallest_change
+from perfsuite.gate.messages import evidence_lines, verdict_counts
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.words import number, percent, plural
-from perfsuite.report.markdown import block, code, escaped, folded, table
-from perfsuite.report.tables import Paint, aligned, by_test, clipped, uncolored
+from perfsuite.report.markdown import block, changes_table, code, escaped, folded, table
+from perfsuite.report.tables import Paint, aligned, clipped, result_lines, uncolored
 
 _BISECT_STYLES = {"good": "green", "bad": "red", "skipped": "yellow"}
 _LONGEST_NAME = 70
@@ -28,29 +28,10 @@ def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolo
         lines += [paint(line, "red") if test.worse else line, *([f"    {test.reason}"] if test.reason else [])]
     shown = [change for change in check.changes if everything or not _quiet(change)]
     if shown:
-        lines += ["", *changes_table(shown, paint)]
+        lines += ["", *result_lines(shown, paint)]
     lines += ["", *_summary(check)]
     last = _conclusion(check)
     return [*lines, paint(last, "red" if check.worse else "green")] if last else lines
-
-
-def changes_table(changes: Sequence[MetricChange], paint: Paint) -> Iterator[str]:
-    """The lines of a table of changes, each with what explains it below."""
-    rows = [
-        (
-            f"  {clipped(change.metric)}",
-            _value(change.base, change.unit),
-            _value(change.head, change.unit),
-            _difference(change),
-            str(change.verdict),
-        )
-        for change in changes
-    ]
-    head, lines = by_test(("metric", "base", "head", "change", "verdict"), rows, [change.test for change in changes])
-    yield head
-    for line, index in lines:
-        yield line if index is None else paint(line, changes[index].verdict.color)
-        yield from (f"      {each}" for each in (_why(changes[index]) if index is not None else ()))
 
 
 def bisection_lines(bisection: Bisection, paint: Paint = uncolored) -> Iterator[str]:
@@ -76,7 +57,7 @@ def bisection_lines(bisection: Bisection, paint: Paint = uncolored) -> Iterator[
         yield f"  packages that differ: {', '.join(bisection.packages)}"
     if bisection.changes:
         yield "what changed in this test, from the better step to the worse one:"
-        yield from changes_table(bisection.changes[:_CHANGES_SHOWN], paint)
+        yield from result_lines(bisection.changes[:_CHANGES_SHOWN], paint)
     if bisection.changes[_CHANGES_SHOWN:]:
         yield f"  and {len(bisection.changes) - _CHANGES_SHOWN} more: --json"
 
@@ -97,32 +78,21 @@ def against_markdown(check: Check) -> str:
     parts += [f"**{escaped(note)}**" for note in check.notes]
     for verdict, changes in by_verdict.items():
         if changes:
-            parts += [f"### {len(changes)} {verdict}", _table(changes)]
+            parts += [f"### {len(changes)} {verdict}", changes_table(changes)]
     causes = [
-        "\n  ".join([f"{each.test}: {each.metric}", *_why(each)]) for each in by_verdict[Verdict.FAIL] if _why(each)
+        "\n  ".join([f"{each.test}: {each.metric.title}", *evidence_lines(each)])
+        for each in by_verdict[Verdict.FAIL]
+        if evidence_lines(each)
     ]
     if causes:
         parts.append(folded("why", block("\n\n".join(causes))))
     if check.tests:
         parts += [f"### {plural(len(check.tests), 'test')} did not pass on both sides", _tests(check.tests)]
     if rest:
-        parts.append(folded(escaped(verdict_counts(change.verdict for change in rest)), _table(rest)))
+        parts.append(folded(escaped(verdict_counts(change.verdict for change in rest)), changes_table(rest)))
     how = [*_sides(check), *_summary(check)]
     parts.append(folded("what was compared, and how", "\n".join(f"- {escaped(line)}" for line in how)))
     return "\n\n".join(parts) + "\n"
-
-
-def _table(changes: Iterable[MetricChange]) -> str:
-    rows = [
-        (
-            f"{code(change.test, in_table=True)}<br>{code(change.metric, in_table=True)}",
-            escaped(_value(change.base, change.unit)),
-            escaped(_value(change.head, change.unit)),
-            escaped(_difference(change) or str(change.verdict)),
-        )
-        for change in changes
-    ]
-    return table(("benchmark", "base", "head", "change"), rows)
 
 
 def _tests(tests: Iterable[TestChange]) -> str:
@@ -132,44 +102,9 @@ def _tests(tests: Iterable[TestChange]) -> str:
     return table(("test", "base", "head", "why"), rows)
 
 
-def _quiet(change: MetricChange) -> bool:
+def _quiet(change: Result) -> bool:
     """Whether a change is only counted, and listed on request: none was seen, or a time is undecided, as many are."""
-    return change.verdict == Verdict.PASS or (change.verdict == Verdict.INCONCLUSIVE and change.processes > 1)
-
-
-def _value(amount: float | None, unit: str) -> str:
-    """A value with its unit; `-` for none."""
-    return "-" if amount is None else f"{number(amount)} {unit}"
-
-
-def _difference(change: MetricChange) -> str:
-    """`+12 % [+8 %, +17 %]`; the plain difference where a count begins at 0."""
-    if change.ratio is None:
-        if change.base is None or change.head is None:
-            return ""
-        more = change.head - change.base
-        return f"{'+' if more > 0 else ''}{number(more)}"
-    ratio = percent(change.ratio - 1)
-    if change.interval is None:
-        return "no interval" if change.processes > 1 else ratio
-    return f"{ratio} [{percent(change.interval.low - 1)}, {percent(change.interval.high - 1)}]"
-
-
-def _why(change: MetricChange) -> list[str]:
-    """What explains a change: a reason, the parts that grew, what else changed in the test, and where it is made."""
-    lines = [change.reason] if change.reason else []
-    if change.grown:
-        lines.append(growth(change.grown, change.unit))
-    if change.verdict == Verdict.FAIL:
-        if change.metric.partition(" @ ")[0].endswith(" alias bytes"):
-            lines.append("lost donation: fewer bytes of donated arguments are reused for outputs")
-        if change.changed:
-            lines.append(f"changed in this test: {', '.join(change.changed)}")
-        elif change.processes > 1 and change.unit != "s":
-            lines.append("cause unknown: nothing that is exact changed in this test")
-        if change.line:
-            lines.append(f"measured at {change.line}")
-    return lines
+    return change.verdict == Verdict.PASS or (change.verdict == Verdict.INCONCLUSIVE and change.ratio is not None)
 
 
 def _sides(check: Check) -> list[str]:
@@ -182,15 +117,15 @@ def _sides(check: Check) -> list[str]:
 
 def _summary(check: Check) -> Iterator[str]:
     """How the times were taken, and how many metrics there are of each kind."""
-    timed = [change for change in check.changes if change.processes > 1]
+    timed = [change for change in check.changes if change.ratio is not None]
     if timed:
         yield (
             f"times: {plural(len(timed), 'metric')} of {plural(check.timed, 'test')} from {check.processes} processes "
             "on each side, in random order; the probability that any of their verdicts is wrong is at most "
             f"{ERROR:.0%}"
         )
-        if (seen := smallest_seen(timed)) is not None:
-            yield f"half of them would show a change of {seen:.1%}: more --minutes show smaller ones"
+        if (smallest := smallest_change(timed)) is not None:
+            yield f"half of them would show a change of {smallest:.1%}: more --minutes show smaller ones"
     if check.untimed:
         yield f"not timed, because they run what they ran: {plural(check.untimed, 'test')}"
     if check.changes:

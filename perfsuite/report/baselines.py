@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from perfsuite.gate.baseline import Baselines, Revision, name_of
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
-from perfsuite.gate.messages import growth, verdict_counts
-from perfsuite.gate.verdict import Verdict
-from perfsuite.history import Difference, Saves, Source, compare, select, version_lines
+from perfsuite.gate.messages import verdict_counts
+from perfsuite.gate.verdict import Result, Verdict
+from perfsuite.history import Saves, Source, compare, select, version_lines
 from perfsuite.measure.metric import span
-from perfsuite.measure.words import change, plural
-from perfsuite.report.tables import Paint, aligned, by_test, clipped, uncolored
+from perfsuite.measure.words import plural
+from perfsuite.report.tables import Paint, aligned, by_test, clipped, result_lines, uncolored
 
 _LISTED = (
     Verdict.FAIL, Verdict.MISSING, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.NEW, Verdict.IMPROVED
@@ -29,7 +29,7 @@ def header_lines(source: Source, paint: Paint = uncolored) -> list[str]:
 
 
 def difference_lines(
-    old: Source, new: Source, differences: Sequence[Difference], everything: bool = False, paint: Paint = uncolored
+    old: Source, new: Source, results: Sequence[Result], everything: bool = False, paint: Paint = uncolored
 ) -> list[str]:
     """What differs between two files: a table of each verdict that a reader wants, or of all; then their numbers.
 
@@ -41,14 +41,14 @@ def difference_lines(
             f"different devices, {old.baselines.device} and {new.baselines.device}: counts and sizes of programs are "
             "compared, where a test has them on both; ratios and times are not comparable"
         )
-    lines += [f"versions: {line}" for line in version_lines(differences)]
-    for verdict in sorted({each.verdict for each in differences}, reverse=True):
+    lines += [f"versions: {line}" for line in version_lines(results)]
+    for verdict in sorted({each.verdict for each in results}, reverse=True):
         if everything or verdict in _LISTED:
-            of_verdict = [each for each in differences if each.verdict == verdict]
+            of_verdict = [each for each in results if each.verdict == verdict]
             by_test = verdict in (Verdict.NEW, Verdict.MISSING) and not everything
-            body = _counted_by_test(of_verdict) if by_test else _table(of_verdict)
+            body = _counted_by_test(of_verdict) if by_test else result_lines(_under_one_heading(of_verdict))
             lines += ["", paint(f"{len(of_verdict):,} {verdict}", verdict.color or "faint"), *body]
-    return [*lines, "", verdict_counts(each.verdict for each in differences) or "no metrics"]
+    return [*lines, "", verdict_counts(each.verdict for each in results) or "no metrics"]
 
 
 def history_lines(saves: Saves, pattern: str | None, everything: bool = False, paint: Paint = uncolored) -> list[str]:
@@ -129,26 +129,12 @@ def _under_their_tests(
     return [paint(head, "bold"), *(line for line, _ in lines)]
 
 
-def _table(differences: Sequence[Difference]) -> list[str]:
-    rows = [
-        (f"  {change(each.change)}", _values(each), clipped(each.name), clipped(each.test, 90)) for each in differences
-    ]
-    lines = []
-    for each, line in zip(differences, aligned(rows), strict=True):
-        about = [each.reason] if each.reason else []
-        about += [growth(each.grown, each.entry.unit)] if each.grown else []
-        lines += [line, *(f"      {text}" for text in about)]
-    return lines
+def _under_one_heading(results: Sequence[Result]) -> list[Result]:
+    """The results in their order, but those of a test together, where its first one stands."""
+    tests = {test: place for place, test in enumerate(dict.fromkeys(each.test for each in results))}
+    return sorted(results, key=lambda each: tests[each.test])
 
 
-def _counted_by_test(differences: Sequence[Difference]) -> list[str]:
-    counts = collections.Counter(each.test for each in differences)
+def _counted_by_test(results: Sequence[Result]) -> list[str]:
+    counts = collections.Counter(each.test for each in results)
     return aligned([(f"  {plural(count, 'metric')}", test) for test, count in sorted(counts.items())])
-
-
-def _values(each: Difference) -> str:
-    old, new = each.old, each.new
-    if old is None or new is None:
-        return f"{span(each.entry.value, each.entry.interval)} {each.entry.unit}"
-    unit = f" {old.unit}" if old.unit != new.unit else ""
-    return f"{span(old.value, old.interval)}{unit} -> {span(new.value, new.interval)} {new.unit}"

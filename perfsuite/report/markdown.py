@@ -83,27 +83,34 @@ def _summary(report: Report) -> Iterator[str]:
 
 
 def _changed(report: Report) -> Iterator[str]:
-    """The metrics that got worse, then those that got better: at the base, and now."""
+    """The metrics that got worse, then those that got better."""
     worse, better = report.of_verdict(Verdict.FAIL), report.of_verdict(Verdict.IMPROVED)
+    if worse or better:
+        yield f"### {len(worse)} fail, {len(better)} improved{f': {_RECORDS} what improved' if better else ''}"
+        yield changes_table([*worse, *better])
+
+
+def changes_table(results: Iterable[Result]) -> str:
+    """What each metric was or may be, what it is, and by how much that is more; in bold where it fails."""
     rows = [
         (code(result.test, in_table=True), code(result.metric.title, in_table=True), *_base_and_head(result))
-        for result in [*worse, *better]
+        for result in results
     ]
-    if rows:
-        yield f"### {len(worse)} fail, {len(better)} improved{f': {_RECORDS} what improved' if better else ''}"
-        yield table(("test", "metric", "base", "head", "change"), rows)
+    return table(("test", "metric", "base", "head", "change"), rows)
 
 
 def _base_and_head(result: Result) -> tuple[str, str, str]:
-    """What a metric was or may be, what it is, and by how much that is more; in bold where it fails."""
-    metric, by_budget = result.metric, result.source == "budget" and result.limit is not None
-    base = result.limit if by_budget else result.baseline
-    share = metric.value / base - 1 if base and base > 0 else None
-    changed = change(share, 3) if share else ""
+    metric, base, changed = result.metric, result.baseline, messages.change_in_words(result)
+    by_budget = result.source == "budget" and result.limit is not None
+    if by_budget:
+        base = result.limit
+        changed = change(metric.value / base - 1, 3) if base and base > 0 else ""
+    changed = escaped(changed or str(result.verdict))
+    missing = result.verdict == Verdict.MISSING
     return (
         "" if base is None else f"{number(base)}{' (budget)' if by_budget else ''}",
-        escaped(f"{span(metric.value, metric.interval)} {metric.unit}"),
-        f"**{changed or 'worse'}**" if result.verdict == Verdict.FAIL else changed,
+        "" if missing else escaped(f"{span(metric.value, metric.interval)} {metric.unit}"),
+        f"**{changed}**" if result.verdict == Verdict.FAIL else changed,
     )
 
 
@@ -182,7 +189,7 @@ def _all_metrics(report: Report) -> Iterator[str]:
 
 
 def _cells(result: Result) -> tuple[str, ...]:
-    metric, share = result.metric, messages.relative_change(result)
+    metric = result.metric
     return (
         code(metric.title, in_table=True),
         escaped(span(metric.value, metric.interval)),
@@ -190,7 +197,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         "" if result.limit is None else number(result.limit),
         result.source or "",
         "" if result.baseline is None else number(result.baseline),
-        change(share, 3) if share else "",
+        escaped(messages.change_in_words(result)),
         f"**{result.verdict}**" if result.verdict == Verdict.FAIL else str(result.verdict),
     )
 

@@ -1,9 +1,14 @@
-"""What every page of the terminal shares: colors, names of a limited length, and tables of tests."""
+"""What every page of the terminal shares: colors, names of a limited length, and the table of results."""
 
 import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from perfsuite.gate.messages import change_in_words, evidence_lines, unit_of
+from perfsuite.gate.verdict import Result, Verdict
+from perfsuite.measure.metric import span, title
+from perfsuite.measure.words import number
 
 Paint = Callable[[str, str], str]
 """A text in a style: `uncolored` leaves it as it is, `colored` adds the codes of a terminal."""
@@ -11,6 +16,9 @@ Paint = Callable[[str, str], str]
 _CODES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "faint": "2"}
 
 LONGEST_NAME = 60
+
+PAGE_WIDTH = 160
+"""Characters of a line, where the terminal does not say how many it has."""
 
 
 def uncolored(text: str, style: str) -> str:
@@ -62,3 +70,74 @@ def by_test(
             above = test
         lines.append((line, index))
     return head, lines
+
+
+_NARROWEST_NAME = 24
+"""Characters. Where less is left for the names, the table has no intervals."""
+
+_GAP = 2
+"""Characters between two columns, and before a name."""
+
+_COLUMNS = ("metric", "value", "against", "change", "verdict")
+
+
+def metric_table(results: Sequence[Result], width: int = PAGE_WIDTH) -> list[tuple[str, Result | None]]:
+    """The lines of the table, each with its result; those of its head and of the tests' ids have none.
+
+    No line is longer than `width` characters, where the values leave room for the names: names are cut in the middle.
+    """
+    with_intervals, without = (
+        [_COLUMNS, *(_cells(result, intervals=each) for result in results)] for each in (True, False)
+    )
+    head, *rows = with_intervals if _left(with_intervals, width) >= _NARROWEST_NAME else without
+    longest = max(_left([head, *rows], width), _NARROWEST_NAME // 2)
+    own = _tests_that_say_their_target(results)
+    named = [
+        (" " * _GAP + _row_name(result, longest, with_target=result.test not in own), *row[1:])
+        for result, row in zip(results, rows, strict=True)
+    ]
+    top, lines = by_test(head, named, [result.test for result in results])
+    return [(top, None)] + [
+        (clipped(line, width), None) if index is None else (line, results[index]) for line, index in lines
+    ]
+
+
+def _cells(result: Result, *, intervals: bool) -> tuple[str, ...]:
+    """A row of the table, as yet without the name."""
+    metric = result.metric
+    value = f"{span(metric.value, metric.interval if intervals else None)} {unit_of(metric.value, metric)}"
+    against = "" if result.baseline is None else number(result.baseline)
+    if result.source == "budget" and result.limit is not None:
+        against = f"{number(result.limit)} (budget)"
+    missing = result.verdict == Verdict.MISSING
+    return "", "" if missing else value, against, change_in_words(result), str(result.verdict)
+
+
+def _left(rows: Sequence[Sequence[str]], width: int) -> int:
+    """The characters that the other columns leave for the names."""
+    return width - _GAP - sum(max(map(len, cells)) + _GAP for cells in list(zip(*rows, strict=True))[1:])
+
+
+def _tests_that_say_their_target(results: Sequence[Result]) -> set[str]:
+    """The ids that name, in their brackets, the one target that all metrics of the test are of."""
+    targets: dict[str, set[str | None]] = {}
+    for result in results:
+        targets.setdefault(result.test, set()).add(result.metric.target)
+    return {
+        test
+        for test, (target, *others) in targets.items()
+        if target is not None and not others and target in test.partition("[")[2]
+    }
+
+
+def _row_name(result: Result, most: int, *, with_target: bool) -> str:
+    metric = result.metric
+    target = "" if metric.target is None or not with_target else title("", metric.target)
+    return clipped(metric.name, max(most - len(target), _NARROWEST_NAME // 3)) + target
+
+
+def result_lines(results: Sequence[Result], paint: Paint = uncolored) -> Iterator[str]:
+    """The lines of the table in the colors of their verdicts, each with what explains it below."""
+    for line, result in metric_table(results):
+        yield paint(line, result.verdict.color if result else "")
+        yield from (f"      {text}" for text in (evidence_lines(result) if result else ()))

@@ -265,7 +265,7 @@ class TestCommits:
         at = {"start": 9, "one": 9, "fix": 5, "last": 5}
         suspects, found = commits_searched(monkeypatch, project, at.get, good="main", bad="good")
         assert (suspects, found.first) == (["fix"], "good")
-        assert [(change.base, change.head) for change in found.changes] == [(5, 9)]
+        assert [(change.baseline, change.metric.value) for change in found.changes] == [(5, 9)]
 
     def test_of_ends_on_two_branches_the_commit_where_they_part_is_tried(self, monkeypatch, project):
         project.git("checkout", "-q", "-b", "side")

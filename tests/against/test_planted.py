@@ -124,14 +124,16 @@ def test_each_plant_is_named_with_its_line_and_the_rest_is_silent(project, again
         for name in ("tests/test_new.py", "only_here.py"):
             (project.root / name).unlink()
     assert status == 1
-    worse = {(c["test"].rpartition("::")[2], c["metric"]): c for c in values["changes"] if c["verdict"] == "fail"}
+    worse = {
+        (c["test"].rpartition("::")[2], c["metric"]["name"]): c for c in values["changes"] if c["verdict"] == "fail"
+    }
     calls = worse["test_host", "host host calls"]
     assert [(part["name"], part["amount"], part["place"]) for part in calls["grown"]] == [
         ("steps:look", 1, "steps:look at steps.py:7 in host")
     ]
-    assert calls["line"] == "tests/test_steps.py:7"
+    assert calls["where"] == "tests/test_steps.py:7"
     donation = worse["test_donation", "update alias bytes"]
-    assert (donation["head"], donation["line"]) == (0, "tests/test_steps.py:10")
+    assert (donation["metric"]["value"], donation["where"]) == (0, "tests/test_steps.py:10")
     assert "lost donation" in written
     assert worse["test_compiles", "compiles"]["grown"] == [
         {"name": "by_flag", "amount": 1, "bound": "", "place": f"steps.py:{_line(text, 'by_flag(x, flag)', last=True)}"}

@@ -60,7 +60,9 @@ def test_two_files_or_revisions_are_compared(project, capsys, arguments):
         "versions: jax 0.10.2 -> 0.11.0 (of 2 metrics)",
         "",
         "1 fail",
-        f"  +50 %  2 -> 3 compiles  compiles  {TEST}",
+        "metric      value       against  change  verdict",
+        TEST,
+        "  compiles  3 compiles  2        +50 %   fail",
         "",
         "1 missing",
         f"  1 metric  {TEST}",
@@ -69,7 +71,9 @@ def test_two_files_or_revisions_are_compared(project, capsys, arguments):
         f"  1 metric  {TEST}",
         "",
         "1 improved",
-        f"  -60 %  1 [0.998, 1.002] -> 0.4 [0.398, 0.402] x  ratio  {TEST}",
+        "metric   value                 against  change  verdict",
+        TEST,
+        "  ratio  0.4 [0.398, 0.402] x  1        -60 %   improved",
         "",
         "1 fail, 1 missing, 1 new, 1 improved",
     ]
@@ -88,8 +92,10 @@ def test_only_with_fail_on_worse_is_the_status_1(project, capsys):
 def test_incomparable_metrics_are_listed_with_the_reason(project, capsys):
     project.write({"compiles": size(2), "ratio": ratio(2.0, environment=TPU), "gone": count(1)})
     lines = diff(capsys, "v1.0", "baselines/cpu.json")
-    assert lines[lines.index("2 not comparable") + 2] == "      was count in compiles, is size in bytes"
-    assert lines[lines.index("2 not comparable") + 4] == "      device kind differs (cpu, now TPU v4)"
+    assert [line.strip() for line in lines if line.startswith("      ")] == [
+        "device kind differs (cpu, now TPU v4)",
+        "was count in compiles, is size in bytes",
+    ]
 
 
 def test_an_added_or_removed_file_is_named(project, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,8 +46,8 @@ def test_a_row_has_value_baseline_change_and_verdict():
     assert row.split() == ["step", "to", "ready", "1.5", "[1.4,", "1.6]", "x", "1.2", "+25", "%", "fail"]
 
 
-@pytest.mark.parametrize(("baseline", "share"), [(1.2, 0.25), (0.0, None), (-3.0, None), (None, None)])
-def test_a_change_is_relative_to_a_baseline_above_zero(baseline, share):
+@pytest.mark.parametrize(("baseline", "share"), [(1.2, 0.25), (1.5, 0.0), (0.0, math.inf), (-3.0, 1.5), (None, None)])
+def test_a_change_is_relative_to_the_baseline(baseline, share):
     assert relative_change(result(baseline=baseline)) == (share if share is None else pytest.approx(share))
 
 

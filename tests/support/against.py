@@ -6,12 +6,14 @@ import zipfile
 from types import ModuleType
 
 from perfsuite.against import runs
-from perfsuite.against.changes import Check, MetricChange
+from perfsuite.against.changes import Check
 from perfsuite.against.notes import Notes, Place, StageNote, TimeNote
 from perfsuite.against.runs import Run
 from perfsuite.against.sides import Packages, Side
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import Result
+from perfsuite.measure.metric import Estimate, Metric
 
 ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
 TEST = "test_a.py::test_step"
@@ -50,10 +52,11 @@ def check(*changes, tests=(), notes=()):
     return Check(side("base", 1), side("head", 2), tests, changes, notes, processes=10, timed=1)
 
 
-def change(verdict, **more):
-    """A change of a time `f` by 12 %."""
-    values = {"metric": "f", "unit": "us", "base": 100.0, "head": 112.0, "ratio": 1.12}
-    return MetricChange(verdict=verdict, test=TEST, **{**values, **more})
+def change(verdict, name="f", unit="us", base=100.0, head=112.0, interval=None, **more):
+    """A metric on two sides; with `interval`, a time of many processes, over that of the base."""
+    kind = {"us": "time", "bytes": "size"}.get(unit, "count")
+    ratio = Estimate(head / base, interval) if interval else None
+    return Result(TEST, Metric(name, head, unit, kind), verdict, "baseline", baseline=base, ratio=ratio, **more)
 
 
 def wheel(folder, name, version, source, requires=()):
