@@ -118,10 +118,6 @@ def test_a_file_without_metrics_is_short():
     ]
 
 
-def test_what_was_rendered_is_parsed():
-    assert parse(TEXT) == Baselines("cpu", METRICS)
-
-
 def test_every_optional_field_round_trips():
     entry = Entry(40, "calls", "count", "measured", HERE, Interval(39, 41), 5, "higher", detail={"b 'é'": 1, "a": 39})
     baselines = Baselines("cpu", {"t[é-x::y]": {"n": entry}})
@@ -298,13 +294,9 @@ def test_a_missing_file_has_no_metrics(tmp_path):
     ("text", "line", "words"),
     [
         (TEXT[: len(TEXT) // 2], 9, ["cut short", "git checkout"]),
-        (TEXT.replace(' "device"', '<<<<<<< HEAD\n "device"'), 3, ["unresolved merge conflict"]),
-        (TEXT.replace("133.5", "NaN"), 9, ["NaN"]),
-        (TEXT.replace('"schema": 3', '"schema": 4'), 2, ["newer perfsuite"]),
         (TEXT.replace('"device": "cpu"', '"device": "tpu-v5e"'), 3, ["metrics of 'tpu-v5e'"]),
-        ("", 1, ["empty"]),
     ],
-    ids=["cut in half", "merge conflict", "not a number", "newer", "of another device", "empty"],
+    ids=["cut in half", "of another device"],
 )
 def test_a_damaged_file_is_refused_and_never_overwritten(path, text, line, words):
     path.write_text(text, newline="")

@@ -68,17 +68,6 @@ def test_one_metric_is_its_reason_and_what_to_do_first():
     assert failure([result("a", cause="b")]) == f"{said}\nlikely cause: b"
 
 
-def test_what_differs_in_a_program_is_said_below_the_metric():
-    made = result("flops", place="x.py:3", program=("flops: 7 -> 8", "+ 1 x dot"))
-    assert failure([made]).splitlines() == [
-        "flops is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions; grew: dot (+1) at x.py:3",
-        "differences from the baseline's program:",
-        "  flops: 7 -> 8",
-        "  + 1 x dot",
-        "first: look at x.py:3",
-    ]
-
-
 def test_other_metrics_are_named_in_one_line():
     said = failure([result("a"), result("b", 9), result("c", baseline=None, source="budget")])
     assert said.splitlines() == [

@@ -13,15 +13,15 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
+from perfsuite.gate.messages import relative_change
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.report.tables import metric_table
 from perfsuite.report.terminal import (
     Line,
     explanations,
     fitted,
-    metric_table,
     overview,
-    relative_change,
     session_header,
     session_summary,
 )
@@ -289,11 +289,6 @@ def test_with_v_every_kernel_without_an_estimate_is_named():
     assert few.find("unknown").endswith("for the kernel one at a.py:1 and 1 more kernel")
     every = written(Reporter(width=200, verbosity=1), result("a"), kernels=kernels)
     assert [line.rpartition("kernel ")[2] for line in every.lines if "unknown" in line] == list(kernels)
-
-
-def test_a_session_without_metrics_writes_nothing(reporter):
-    assert written(reporter).lines == []
-    assert reporter.sections == []
 
 
 # Saving.
