@@ -6,6 +6,8 @@ from support.git_project import TEST, GitProject, count, ratio, with_versions
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import encode
+from perfsuite.history import Source, compare
+from perfsuite.report.baselines import difference_lines
 
 TPU = with_versions(device_kind="TPU v4", processor="", python="")
 
@@ -123,3 +125,16 @@ def test_what_is_neither_a_file_nor_a_revision_is_refused(project, capsys, tmp_p
     monkeypatch.chdir(outside)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     assert "v1.0: no such file, and no revision:" in refused(capsys, "v1.0", "cpu.json")
+
+
+def test_the_test_that_changed_most_comes_first_with_all_its_metrics():
+    old = Baselines("cpu", {"test_a": {"f": count(10)}, "test_b": {"f": count(10), "g": count(10)}})
+    new = Baselines("cpu", {"test_a": {"f": count(12)}, "test_b": {"f": count(40), "g": count(11)}})
+    lines = difference_lines(Source("old", old), Source("new", new), compare(old, new))
+    assert [line.split()[0] for line in lines if line.startswith(("test_", "  "))] == [
+        "test_b",
+        "f",
+        "g",
+        "test_a",
+        "f",
+    ]
