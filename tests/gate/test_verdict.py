@@ -16,6 +16,7 @@ from perfsuite.gate.verdict import (
     judge_baseline,
     judge_budget,
     ratio_limit,
+    strictly,
     with_rerun,
 )
 from perfsuite.measure.metric import Estimate, Interval, Metric
@@ -360,6 +361,12 @@ def test_an_open_metric_whose_value_keeps_the_limit_is_not_over_it():
 
 
 # A fresh process.
+
+
+def test_a_gate_that_strictness_fails_still_says_what_the_quickest_blocks_give():
+    result = strictly(against(metric(2.5, quickest=1.5), entry(1.0)), ("inconclusive",))
+    assert result.failed
+    assert result.slowed_in_part
 
 
 @pytest.mark.parametrize(
