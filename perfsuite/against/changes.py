@@ -118,7 +118,7 @@ class Check:
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, for --json."""
         return {
-            "schema": 2,
+            "schema": 3,
             **{
                 side.name: {"code": side.title, "packages": dict(side.packages.versions)}
                 for side in (self.base, self.head)

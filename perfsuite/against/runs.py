@@ -163,7 +163,7 @@ class Tests:
             last.append(f"--perf-seconds={seconds:g}")
         arguments = side.arguments(self.arguments)
         end = arguments.index("--") if "--" in arguments else len(arguments)
-        # Of an option that is arguments twice, argparse takes the last.
+        # Of an option that is given twice, argparse takes the last.
         return [*first, *arguments[:end], *last, *arguments[end:]]
 
 

@@ -72,5 +72,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     print("\n".join(bisection_lines(bisection, style())))
     if arguments.json is not None:
-        write_text("--json", arguments.json, json.dumps({"schema": 2, **plain(bisection)}, indent=1))
+        write_text("--json", arguments.json, json.dumps({"schema": 3, **plain(bisection)}, indent=1))
     return 0 if len(bisection.suspects) == 1 else 1

@@ -25,7 +25,7 @@ from perfsuite.session.session import PerfSession
 
 T = TypeVar("T")
 
-SCHEMA = 1
+SCHEMA = 2
 
 OUTCOMES = ("failed", "error", "skipped", "passed")
 

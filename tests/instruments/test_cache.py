@@ -34,12 +34,17 @@ def unless(passes):
 
 @pytest.mark.parametrize(
     ("keys", "budget", "passes"),
-    [("aaa", Budget(), True), ("aab", Budget(), False), ("aab", Budget(cache_keys=2), True)],
+    [
+        ("aaa", {}, True),
+        ("aab", {}, False),
+        ("aab", {"budget": Budget(cache_keys=2)}, True),
+        ("aab", {"budget": Budget()}, True),
+    ],
 )
 def test_keys_are_equal_but_for_those_that_a_budget_allows(perf_with, keys, budget, passes):
     perf = perf_with([key(each) for each in keys])
     with unless(passes):
-        assert perf.cache_key(STEP, budget=budget).keys == tuple(keys)
+        assert perf.cache_key(STEP, **budget).keys == tuple(keys)
     (metric,) = perf.recorder.metrics.values()
     assert (metric.id, metric.value, metric.unit, metric.kind) == (
         "cache_key cache keys",
@@ -50,12 +55,14 @@ def test_keys_are_equal_but_for_those_that_a_budget_allows(perf_with, keys, budg
     assert ("process 3: --b" in str(perf.recorder.results)) is not passes
 
 
-@pytest.mark.parametrize(("budget", "passes"), [(Budget(), False), (Budget(cache_misses=1), True)])
+@pytest.mark.parametrize(
+    ("budget", "passes"), [({}, False), ({"budget": Budget(cache_misses=1)}, True), ({"budget": Budget()}, True)]
+)
 def test_a_miss_fails_and_a_budget_allows_it(perf_with, budget, passes):
     miss = CachedProgram(key("a"), "step", False, "it uses host callbacks")
     perf = perf_with([[miss], [miss]])
     with unless(passes):
-        assert perf.cache_hits(STEP, budget=budget).missed == 1
+        assert perf.cache_hits(STEP, **budget).missed == 1
     assert {metric.id: metric.value for metric in perf.recorder.metrics.values()} == {
         "cache_hits cache misses": 1,
         "cache_hits": 0,

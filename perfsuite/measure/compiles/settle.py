@@ -76,13 +76,14 @@ def settle(call: Call, where: str = "", before: Callable[[Call], None] | None = 
 def run_once(call: Call) -> compiles.Compiles:
     """Run a call, wait, and give what compiled."""
     __tracebackhide__ = True
-    before, args = jax.tree.leaves((call.args, call.kwargs)), call.args
+    args = call.args
     # Nothing is timed here, and on an accelerator the first run may compile for minutes.
     with progress.waiting(f"warming {call.label}"), compiles.open_context(compiles.Compiles()) as watch:
         outputs = call.run()
-        if any(isinstance(leaf, Iterator) for leaf in before):
+        after = jax.tree.leaves((args, call.kwargs))  # the call may have put arrays into them
+        if any(isinstance(leaf, Iterator) for leaf in after):
             refuse_ended((), dict(leaves_with_paths(args, call.kwargs)), call.label)
-        arrays = [leaf for leaf in (*jax.tree.leaves(outputs), *before) if isinstance(leaf, jax.Array)]
+        arrays = [leaf for leaf in (*jax.tree.leaves(outputs), *after) if isinstance(leaf, jax.Array)]
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
     return watch
 

@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import re
+import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -122,8 +123,9 @@ class Instruction:
     """One instruction.
 
     `shapes` are the arrays of the result, a tuple's in order with nested ones flattened. `calls` are the computations
-    that it runs; those of a loop are its condition and its body. `literal` is the value of a constant integer, `index`
-    is that of an element of a tuple, `contracted` are the dimensions of the left operand over which a `dot` sums.
+    that it runs; those of a loop are its condition and its body. `literal` is the value of a constant that is one whole
+    number, `index` is that of an element of a tuple, `contracted` are the dimensions of the left operand over which a
+    `dot` sums.
 
     The last six are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often
     a loop runs where the CPU's compiler knows it, `cost_estimate` what the author of a Pallas kernel says of its cost.
@@ -429,13 +431,26 @@ class _Reader:
         return tuple(chain.values())
 
 
-def _integer(value: bytes) -> int | None:
-    """The value of a constant integer; None for an array, and for other types."""
+_PACKED: Final = {3: "B", 8: "f", 9: "d", 11: "e", 15: "b", 16: "H", 17: "h"}
+"""The fields of a literal whose numbers lie in bytes, and how `struct` calls them: u8, f32, f64, f16, s8, u16, s16."""
+
+
+def _whole(value: bytes) -> int | None:
+    """The value of a constant that is one whole number: the limit of a loop. None for others, and for an array."""
     literal = _Message(value)
-    shape = literal.message(1)
-    if shape.numbers(3) or _TYPES[shape.number(2)][0] not in "su":
+    if literal.message(1).numbers(3):
         return None
-    return next((number for field in (4, 5, 6, 7) for number in literal.numbers(field)), None)
+    for field in literal.fields:
+        if field in (4, 5, 6, 7):
+            return literal.numbers(field)[0]
+        if field in _PACKED:
+            (number,) = struct.unpack(f"<{_PACKED[field]}", literal.fields[field])
+        elif field == 13:  # bf16 is the upper half of an f32
+            (number,) = struct.unpack("<f", b"\0\0" + literal.fields[field])
+        else:
+            continue
+        return int(number) if math.isfinite(number) and number == int(number) else None
+    return None
 
 
 def _window(value: bytes) -> tuple[WindowDimension, ...]:
@@ -463,7 +478,7 @@ def _attributes(value: bytes) -> dict[str, str]:
 _FIELDS: Final[Mapping[int, tuple[str, Callable[[Any], Any]]]] = {
     1: ("name", _text),
     2: ("opcode", _text),
-    8: ("literal", _integer),
+    8: ("literal", _whole),
     11: ("fusion_kind", _text),
     13: ("index", int),
     15: ("window", _window),
@@ -486,10 +501,12 @@ def _configured(config: bytes, opcode: str) -> dict[str, Any]:
         values = json.loads(config)
     except ValueError:  # that of a library's function on the CPU is no JSON
         return {}
+    if not isinstance(values, dict):  # the author of a custom call may write anything
+        return {}
     fields: dict[str, Any] = {"kernel": values.get("fusion_backend_config", {}).get("kind", "")}
     if cycles := values.get("window_config", values).get("estimated_cycles"):
         fields["estimated_cycles"] = int(cycles)
-    if trips := values.get("known_trip_count"):
+    if opcode == "while" and (trips := values.get("known_trip_count")):
         fields["trip_count"] = int(trips["n"])
     if opcode != "custom-call":
         return fields

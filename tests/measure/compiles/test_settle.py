@@ -61,3 +61,14 @@ def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(return
     step = jax.jit(lambda state, x: (state + x.sum(), returned(x)))
     with pytest.warns(SignatureWarning, match=r"call\(lambda, ..., carry=2\)(.|\n)*args\[1\] was float32\[3\], is "):
         settle(call(step, jnp.zeros(3), SHORT, carry=2))
+
+
+def test_what_the_call_puts_into_its_arguments_is_waited_for():
+    long = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda i, y: y @ y * 1e-3, x))
+    state = {"x": jnp.ones((900, 900))}
+
+    def step(state):
+        state["x"] = long(state["x"])
+
+    settle(call(step, state))
+    assert state["x"].is_ready()

@@ -143,10 +143,22 @@ def test_estimated_cycles(config, cycles):
     assert instruction(f"%x = f32[8,16]{{1,0}} add(%a, %b), backend_config={config}").estimated_cycles == cycles
 
 
-@pytest.mark.parametrize(("literal", "value"), [("s32[] constant(-5)", -5), ("f32[] constant(5)", None)])
-def test_the_value_of_a_constant_integer(literal, value):
-    assert instruction(f"%five = {literal}").literal == value
-    assert instruction("%many = s32[2]{0} constant({1, 2})").literal is None
+@pytest.mark.parametrize("dtype", ["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "bf16", "f16", "f32", "f64"])
+def test_the_value_of_a_constant_that_is_one_whole_number(dtype):
+    assert instruction(f"%five = {dtype}[] constant(5)").literal == 5
+    assert instruction(f"%many = {dtype}[2]{{0}} constant({{1, 2}})").literal is None
+    if dtype[0] != "u":
+        assert instruction(f"%less = {dtype}[] constant(-5)").literal == -5
+    if "f" in dtype:
+        for other in ("2.5", "inf", "nan"):
+            assert instruction(f"%other = {dtype}[] constant({other})").literal is None
+
+
+@pytest.mark.parametrize("config", ["1", "[1,2]", '"x"', "true", '{"known_trip_count":3}', "no JSON"])
+def test_the_author_of_a_custom_call_may_write_anything(config):
+    text = config.replace('"', '\\"')
+    line = f'%x = f32[8,16]{{1,0}} custom-call(%a), custom_call_target="mine", backend_config="{text}"'
+    assert (instruction(line).custom_call_target, instruction(line).trip_count) == ("mine", None)
 
 
 def compiled(function, *arguments):
