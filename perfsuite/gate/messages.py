@@ -118,12 +118,14 @@ def failure(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def of_a_test_gone(test: str, results: Sequence[Result]) -> str:
-    """That a test is gone, with its recorded metrics."""
+def tests_gone(results: Sequence[Result]) -> str:
+    """That tests are gone, and what to do with their recorded metrics: the first of each."""
+    first, *others = dict.fromkeys(result.test for result in results)
+    who = f"{first} and {plural(len(others), 'more test')} are" if others else f"{first} is"
     names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
     return (
-        f"{test} is gone or does not use perf, and has {plural(len(results), 'baseline')} "
-        f"({names}{_and_more(results)}): pytest --perf-save removes {'it' if len(results) == 1 else 'them'}"
+        f"{who} gone, or without perf, which fails the session: restore, or pytest --perf-save to remove "
+        f"{plural(len(results), 'baseline')} ({names}{_and_more(results)})"
     )
 
 

@@ -71,7 +71,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _summary(report: Report) -> Iterator[str]:
     tests, failures = plural(len(report.tests), "test"), len(report.failures)
-    yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}"
+    missing = f", {plural(len(report.missing), 'baseline')} without a test" if report.missing else ""
+    yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}{missing}"
     counts = verdict_counts(result.verdict for result in report.results)
     metrics = plural(len(report.results), "metric")
     header, machine = report.header, report.header.environment

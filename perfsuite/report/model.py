@@ -97,7 +97,7 @@ class Report:
         values = {
             "schema": SCHEMA,
             "header": self.header,
-            "tests": [{**plain(test), "results": list(map(_with_sentences, test.results))} for test in self.tests],
+            "tests": list(map(_test, self.tests)),
             "missing": list(map(_with_sentences, self.missing)),
             "saved": list(map(_saved, self.saved)),
             "notes": self.notes,
@@ -115,6 +115,12 @@ def why(test: TestRecord) -> str:
     failures = [result for result in test.results if result.verdict == Verdict.FAIL]
     others = [messages.explanation(result) for result in failures if messages.reason(result) not in test.message]
     return "\n\n".join([test.message or "no message", *filter(None, others)])
+
+
+def _test(record: TestRecord) -> dict[str, Any]:
+    # Each metric is in a result.
+    fields = {name: value for name, value in plain(record).items() if name != "metrics"}
+    return {**fields, "results": list(map(_with_sentences, record.results))}
 
 
 def _with_sentences(result: Result) -> dict[str, Any]:

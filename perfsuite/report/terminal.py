@@ -160,7 +160,7 @@ def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list
         for result in explained
     ] + [
         Line(
-            f"missing: {messages.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}",
+            f"missing: {messages.tests_gone([result for result in gone if result.test == test])}",
             painted(Verdict.MISSING),
         )
         for test in tests
@@ -222,12 +222,7 @@ def _moved(moved: Sequence[Result]) -> list[Line]:
 
 def _gone(gone: Sequence[Result]) -> list[Line]:
     """The first test that is gone with its metrics, and how many more are."""
-    if not gone:
-        return []
-    tests = list(dict.fromkeys(result.test for result in gone))
-    more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
-    said = messages.of_a_test_gone(tests[0], [result for result in gone if result.test == tests[0]])
-    return [Line(f"missing: {said}{more}", painted(Verdict.MISSING))]
+    return [Line(f"missing: {messages.tests_gone(gone)}", painted(Verdict.MISSING))] if gone else []
 
 
 def _lost(lost: Sequence[str]) -> list[Line]:
