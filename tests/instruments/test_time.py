@@ -24,7 +24,7 @@ def timed(project, monkeypatch):
         )
         result = project.runpytest_inprocess(*(options or ["--perf"]), "--perf-report=report")
         result.assert_outcomes(**{"passed" if passes else "failed": 1})
-        rows = json.loads((project.path / "report/report.json").read_text())["tests"][0]["metrics"]
+        rows = json.loads((project.path / "report/report.json").read_text())["tests"][0]["results"]
         return {row["title"].removeprefix("step "): row["verdict"] for row in rows if row["source"] != "budget"}
 
     return timed

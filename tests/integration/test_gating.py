@@ -263,3 +263,14 @@ def test_an_argument_that_would_gate_nothing_or_end_the_session_fails_its_test_a
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([said])
     assert (project.path / "baselines" / "cpu.json").exists(), "the other test is saved"
+
+
+@pytest.mark.parametrize("skip", ["pytest.skip('no such device')", "unittest.TestCase().skipTest('no such device')"])
+def test_a_test_that_skips_itself_fails_for_what_got_worse_before(project, perf_test, skip):
+    lines = ["import pytest, unittest", "perf.record('calls', {}, unit='calls', kind='count')"]
+    perf_test(*[line.format(1) for line in lines])
+    green(project.runpytest_inprocess("--perf-save"))
+    perf_test(*[line.format(1) for line in lines], skip)
+    green(project.runpytest_inprocess("--perf"), skipped=1)
+    perf_test(*[line.format(2) for line in lines], skip)
+    failed(project.runpytest_inprocess("--perf"), "*calls is 2 calls, +1 (+100 %) over the baseline 1 call*")

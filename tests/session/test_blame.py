@@ -60,7 +60,7 @@ def blamed(pytester):
     (pytester.path / "models" / "model.py").write_text(slower)
     pytester.runpytest_subprocess("--perf", "--perf-report=out")
     report = json.loads((pytester.path / "out" / "report.json").read_text())
-    return {test["id"].partition("::")[2]: test["blamed"] for test in report["tests"]}
+    return {test["test"].partition("::")[2]: test["blamed"] for test in report["tests"]}
 
 
 def test_the_line_is_where_a_metric_grew_or_else_where_the_test_failed(blamed):
