@@ -139,3 +139,16 @@ def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said)
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
     metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
     assert messages.why_open(Result("t", metric, Verdict.INCONCLUSIVE, "budget", 1.0, rerun=rerun)) == said
+
+
+def test_what_explains_a_result_of_two_sides_is_a_line_a_fact():
+    metric = Metric("step host calls", 7, "calls", "count")
+    explained = dataclasses.replace(
+        Result("t", metric, Verdict.FAIL), grown=(Part("a:b", 2),), cause="a sleep", where="test_step.py:3"
+    )
+    assert messages.evidence_lines(explained) == [
+        "more calls of a:b (+2)",
+        "likely cause: a sleep",
+        "measured at test_step.py:3",
+    ]
+    assert messages.evidence_lines(Result("t", metric, Verdict.PASS)) == []

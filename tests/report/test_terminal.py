@@ -37,6 +37,11 @@ def lines(*results, width=100):
     return [line for line, _ in metric_table(results, width)]
 
 
+def test_a_metric_that_is_missing_has_no_value():
+    missing = result(value=1.2, verdict=Verdict.MISSING, source="baseline", baseline=1.2)
+    assert lines(missing)[2].split() == ["step", "to", "ready", "1.2", "missing"]
+
+
 def test_a_row_has_value_baseline_change_and_verdict():
     head, test, row = lines(
         result(interval=Interval(1.4, 1.6), verdict=Verdict.FAIL, source="baseline", limit=1.26, baseline=1.2)
