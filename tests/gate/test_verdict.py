@@ -53,6 +53,15 @@ def against(metric, recorded, **arguments):
 # Budgets.
 
 
+def test_verdicts_have_an_order_a_word_and_those_that_fail():
+    assert [str(each) for each in sorted(Verdict, reverse=True)] == [
+        *("fail", "missing", "inconclusive", "not comparable", "new"),
+        *("improved", "recorded", "not judged", "pass", "info"),
+    ]
+    assert f"{Verdict.NOT_COMPARABLE}" == "not comparable"
+    assert [each for each in Verdict if each.fails] == [Verdict.MISSING, Verdict.FAIL]
+
+
 @pytest.mark.parametrize(
     ("measured", "limit", "verdict"),
     [
