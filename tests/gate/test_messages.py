@@ -10,7 +10,7 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.messages import failure
 from perfsuite.gate.verdict import Evidence, Part, Rerun, Result, Verdict, judge_baseline
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Estimate, Interval, Metric
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 OLDER = dataclasses.replace(HERE, jax="0.10.1")
@@ -152,3 +152,9 @@ def test_what_explains_a_result_of_two_sides_is_a_line_a_fact():
         "measured at test_step.py:3",
     ]
     assert messages.evidence_lines(Result("t", metric, Verdict.PASS)) == []
+
+
+def test_a_time_of_too_few_processes_has_no_interval():
+    ratio = Estimate(1.1, Interval(0.0, math.inf))
+    open_one = Result("t", Metric("step", 11.0, "us", "time"), Verdict.INCONCLUSIVE, ratio=ratio)
+    assert messages.change_in_words(open_one) == "no interval"

@@ -17,7 +17,7 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval
-from perfsuite.report.markdown import LONG_LINES, block, code, escaped, markdown
+from perfsuite.report.markdown import LONG_LINES, block, changes_table, code, escaped, markdown
 from perfsuite.report.model import Header, Report
 
 HEADER = Header(
@@ -250,3 +250,8 @@ def test_it_is_made_without_the_extra_report(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert markdown(dataclasses.replace(report(a_test()), notes=("a note",)))
+
+
+def test_a_metric_that_is_missing_has_no_value():
+    (row,) = changes_table([metric("gone", Verdict.MISSING, 2.0, baseline=2.0)]).splitlines()[2:]
+    assert row.endswith("| `gone` | 2 |  | missing |")
