@@ -33,7 +33,7 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
     active: bool
     only: bool
     save: tuple[str, ...]
-    """The kinds of changes that become baselines, of `values.SAVE_KINDS`; empty without --perf-save."""
+    """The kinds of changes that become baselines, of `SAVE_KINDS`; empty without --perf-save."""
     strict: tuple[str, ...]
     """The verdicts that fail a test beside "fail"."""
     size: str

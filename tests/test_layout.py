@@ -135,6 +135,20 @@ def test_no_modules_import_each_other():
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
 
 
+SHARED = {"add_arguments", "run", "main"}
+"""What each command or script has, under one name."""
+
+
+def test_no_two_public_functions_or_classes_have_one_name():
+    owners: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        if not module.startswith("perfsuite.workloads"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith(("_", "pytest_")):
+                    owners.setdefault(node.name, []).append(module)
+    assert {name: each for name, each in owners.items() if each[1:] and name not in SHARED} == {}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_says_what_it_is_for(module):
     said = ast.get_docstring(ast.parse(MODULES[module].read_text()))

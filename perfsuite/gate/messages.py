@@ -124,7 +124,7 @@ def tests_gone(results: Sequence[Result]) -> str:
     who = f"{first} and {plural(len(others), 'more test')} are" if others else f"{first} is"
     names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
     return (
-        f"{who} gone, or without perf, which fails the session: restore, or pytest --perf-save to remove "
+        f"{who} gone, or without perf, so the session fails: pytest --perf-save removes "
         f"{plural(len(results), 'baseline')} ({names}{_and_more(results)})"
     )
 

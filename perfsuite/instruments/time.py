@@ -77,7 +77,7 @@ class TimeInstrument(Instrument):
         mode = self._session.mode
         mode.about_to_time(self._item, [f"{measured.name}{suffix}" for suffix in Timing.suffixes], [call])
         timing = time_call(call, seconds=self._seconds, least_samples=least_samples, **mode.timing)
-        *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
+        *times, tail = self._gated(measured.metrics(timing.metrics(measured.name)))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
         _add_to_table(self._item, measured.name, timing)
@@ -97,7 +97,7 @@ class TimeInstrument(Instrument):
             self._recorder.apply([result], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
         return timing
 
-    def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:
+    def _gated(self, metrics: list[Metric]) -> list[Metric]:
         """The metrics, as information where the load of the host decides them: the code would fail for it."""
         if not self._judge.gates:
             return metrics  # `perfsuite against` compares times of its own, side by side

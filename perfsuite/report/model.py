@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import SaveResult
@@ -22,8 +22,6 @@ from perfsuite.measure.serialise import plain
 from perfsuite.options import options_in_report
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
-
-T = TypeVar("T")
 
 SCHEMA = 2
 

@@ -1,4 +1,4 @@
-"""JAX still says when it traces, and `perfsuite/measure/private/jax_traces.py` counts what JAX's own tests count."""
+"""JAX still says when it traces, and `perfsuite/measure/private/compile_events.py` counts what JAX's own tests count."""
 
 import jax
 import jax.numpy as jnp

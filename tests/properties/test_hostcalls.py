@@ -1,4 +1,4 @@
-"""`measure.hostcalls` over generated trees."""
+"""`measure.runtime.host_calls` over generated trees."""
 
 import jax
 from hypothesis import given, settings

@@ -22,6 +22,7 @@ from support.one_processor import on_one_processor
 from perfsuite.measure.call import call
 from perfsuite.measure.timing import waits as module
 from perfsuite.measure.timing.block import Sample
+from perfsuite.measure.timing.intervals import DECIDING_ERROR, error_of_check, median_interval
 from perfsuite.measure.timing.waits import (
     CALLS,
     ENOUGH,
@@ -235,6 +236,15 @@ def test_what_is_too_near_to_call_says_so(taking):
     made = taking([450, 550] * 200, 1000)
     assert made.waits is None
     assert "too near to call" in made.reason
+
+
+def test_the_checks_of_a_call_share_the_error(taking):
+    """After 20, 40, 80, 160 and 320 samples, none of which decides."""
+    shares = np.random.default_rng(0).uniform(0.4, 0.6, MOST_SAMPLES)
+    undecided = taking(1000 * shares, 1000)
+    expected = median_interval(shares, error_of_check(5, DECIDING_ERROR))
+    assert undecided.waits is None
+    assert (undecided.share_interval.low, undecided.share_interval.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_neighbours_that_hold_some_calls_up_change_nothing(taking):
