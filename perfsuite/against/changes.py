@@ -199,7 +199,7 @@ def to_time(changes: Iterable[Result], base: Run, head: Run) -> tuple[set[str], 
     A test is timed where any of its exact metrics changed, and where what a call of it runs differs between the sides,
     or is not known.
     """
-    changed = {change.test for change in changes if change.verdict != Verdict.PASS}
+    changed = {change.test for change in changes if change.verdict not in (Verdict.PASS, Verdict.INFO)}
     may: set[str] = set()
     same: set[str] = set()
     for test, (old, new) in _runs(base, head).items():

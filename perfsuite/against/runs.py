@@ -176,10 +176,13 @@ def at_once() -> bool:
 
 
 def _with_baselines(run: Run, folder: Path) -> Run:
-    try:
-        return dataclasses.replace(run, baselines={path.stem: load(path) for path in sorted(folder.glob("*.json"))})
-    except BaselineError as error:
-        return dataclasses.replace(run, problem=str(error))
+    baselines, problem = {}, run.problem
+    for path in sorted(folder.glob("*.json")):
+        try:
+            baselines[path.stem] = load(path)
+        except BaselineError as error:
+            problem = str(error)
+    return dataclasses.replace(run, baselines=baselines, problem=problem)
 
 
 def _run_that_ended(side: Side, folder: Path, ended: int | None, limit: float, took: float) -> Run:
