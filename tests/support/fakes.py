@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import random
 import time
 from types import SimpleNamespace
 
@@ -146,6 +147,13 @@ class FakeBlocks:
         monkeypatch.setattr(
             module, "time", SimpleNamespace(monotonic=lambda: self.seconds, perf_counter=time.perf_counter)
         )
+        if hasattr(module, "random"):
+            # The order of the sides decides which samples count: another one in each run would be another estimate.
+            draws = random.Random(0)
+            seeded = SimpleNamespace(
+                Random=lambda seed: random.Random(draws.random() if seed is None else seed), shuffle=draws.shuffle
+            )
+            monkeypatch.setattr(module, "random", seeded)
         if bare:
             monkeypatch.setattr(module, "steady", lambda *subjects: contextlib.nullcontext())
         return self
