@@ -14,6 +14,7 @@ from perfsuite.measure.private.libraries import (
     PLACING,
     REGISTERING,
     SLOW_PATH,
+    STATES_FLATTENED,
     TRANSFORMATIONS,
     TREE_AT,
     TREES,
@@ -77,6 +78,11 @@ _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
         (*MODULES, "?:"),
         "Modules are built or taken apart in Python on every call: carry their arrays through the loop, and build the "
         "module inside the jitted function.",
+    ),
+    (
+        STATES_FLATTENED,
+        "JAX takes an nnx.State apart in Python on every call, a variable at a time: jax.tree.flatten it once, before "
+        "the loop, carry its leaves, and jax.tree.unflatten them inside the jitted function.",
     ),
     (
         ("flax.nnx.",),

@@ -62,6 +62,7 @@ TRACED = "A transformation outside jit traces its function again on every call"
 PLACED = "It places an array on the device on every call: place it once, before the loop"
 NEW_STATE = "It builds a new state object on every call: replace the field inside the jitted function"
 GRAPH = "It walks the module's graph on every call: nnx.split once, before the loop"
+STATE = "JAX takes an nnx.State apart in Python on every call"
 NNX_JIT = "nnx.cached_partial(step, model, ...) keeps the graph"
 PYTHON = "It is the user's own Python, run on every call"
 WAITS = "returns only when the device is done"
@@ -311,6 +312,14 @@ def nnx_update_on_every_step():
         return step(state, x)
 
     return call(wrong, X), call(lambda x: step(state, x), X)
+
+
+@entry("vllm-project/tpu-inference pull request 2615", "flax.nnx.variablelib:_variable_flatten (", STATE)
+def nnx_state_as_an_argument():
+    _, state, step = split_step()
+    leaves, structure = jax.tree.flatten(state)
+    step_of_leaves = jax.jit(lambda leaves, x: step(jax.tree.unflatten(structure, leaves), x))
+    return call(step, state, X), call(step_of_leaves, leaves, X)
 
 
 # Optax.

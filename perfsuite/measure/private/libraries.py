@@ -86,6 +86,12 @@ TREES = Functions("jax._src.tree"), Functions("jax._src.tree_util")
 MODULES = (Functions("equinox._module"),)
 """They build a module, or take it apart."""
 
+STATES_FLATTENED = (
+    Functions("flax.nnx.statelib", "_state_flatten"),
+    Functions("flax.nnx.variablelib", "_variable_flatten"),
+)
+"""They take an `nnx.State` apart for a jitted function."""
+
 KEYS_RETURNED = (
     Functions("jax._src.random.prng", "prngkeyarray_", since="0.10.2"),
     Functions("jax._src.prng", "prngkeyarray_", until="0.10.2"),
@@ -114,6 +120,7 @@ LIBRARY_FUNCTIONS.needs(
         *REGISTERING,
         *TREES,
         *MODULES,
+        *STATES_FLATTENED,
         *KEYS_RETURNED,
         *KEYS,
         *SLOW_PATH,
