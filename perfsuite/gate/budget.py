@@ -33,7 +33,7 @@ class Budget:
     us_per_leaf: float | None = None
     """`perf.scaling`: slope of a time over sizes, microseconds a unit."""
     exponent: float | None = None
-    """`perf.scaling`: the power of the size with which a count grows."""
+    """`perf.scaling`: the power of the size with which a metric grows."""
     stall_us: float | None = None
     """`perf.stalls`: how much longer than the median single calls may take, microseconds."""
     host_calls: float | None = None

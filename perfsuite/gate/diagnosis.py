@@ -14,7 +14,7 @@ from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.scaling import Scaling
 from perfsuite.measure.timing.waits import Asynchrony
-from perfsuite.measure.words import plural
+from perfsuite.measure.words import number, plural
 
 WAITS = 0.8
 """A call that waits has a time to return above this share of its time to ready. Short programs, which return while the
@@ -156,16 +156,19 @@ def costliest(counted: FirstCall, field: str) -> str:
 
 
 LINEAR = 1.05
-"""A count that grows with a higher power of the size is said to."""
+"""A metric that grows with a higher power of the size is said to."""
 
 
 def growing(scaling: Scaling) -> str:
-    """How a count grows with the size, and where most of it is; empty where it grows as the size does."""
-    if scaling.largest is None or scaling.exponent is None or scaling.exponent <= LINEAR:
+    """How a metric grows with the size, and where most of a count is; empty where it may grow as the size does."""
+    if scaling.exponent is None or scaling.exponent.interval.low <= LINEAR:
         return ""
     pairs = sorted(zip(scaling.units.tolist(), scaling.values.tolist(), strict=True))
-    values = ", ".join(f"{value:,.0f} at {units:g}" for units, value in pairs)
-    sentence = f"it grows with the power {scaling.exponent:.3g} of the size ({values})"
+    values = ", ".join(f"{number(value)} at {units:g}" for units, value in pairs)
+    sentence = f"it grows with the power {scaling.exponent.value:.3g} of the size ({values})"
+    if scaling.largest is None:
+        line = f"R^2 of a line is {scaling.r_squared:.3f}, its intercept {number(scaling.intercept)} us"
+        return f"{sentence}; {line}"
     if scaling.largest.detail:
         part, amount = next(iter(scaling.largest.detail.items()))
         place = (scaling.largest.places or {}).get(part)

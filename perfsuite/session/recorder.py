@@ -92,6 +92,8 @@ class Recorder:
         self.cached = 0
         self.unestimated: list[str] = []
         """The kernels without a cost estimate, each with its place."""
+        self.notes: list[str] = []
+        """Sentences for the end of the session."""
 
     def add(
         self, metric: Metric, tolerance: float | None = None, evidence: Evidence = NO_EVIDENCE, *, once: bool = False
@@ -182,6 +184,7 @@ class Recorder:
 
         `facts` are the fields of `TestRecord` that do not depend on what was measured.
         """
+        unnoticed = self._unnoticed(used, not_entered) if passed else ()
         return TestRecord(
             self._test,
             passed,
@@ -194,7 +197,7 @@ class Recorder:
             lines=tuple(self.lines),
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
-            notes=(*fallbacks(), *self._saved_beside_others(), *(self._unnoticed(used, not_entered) if passed else ())),
+            notes=(*fallbacks(), *self.notes, *self._saved_beside_others(), *unnoticed),
             where={title: recorded.where for title, recorded in self._recorded.items()},
             **facts,
         )

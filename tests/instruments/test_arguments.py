@@ -45,9 +45,9 @@ REFUSED = [
     (lambda perf: perf.compare(STEP, STEP, until="redy"), ValueError, "perf.compare(until=...) must be one of 'return', 'ready'"),
     (lambda perf: perf.scaling(sized, [1, 2], metric="calls"), ValueError, "perf.scaling(metric=...) must be one of 'return', "),
     (
-        lambda perf: perf.scaling(sized, [1, 2, 3], budget=Budget(exponent=1)),
+        lambda perf: perf.scaling(sized, [1, 2, 3], metric="flops", budget=Budget(us_per_leaf=1)),
         ValueError,
-        "perf.scaling of a time does not check Budget(exponent=...), perf.scaling does",
+        "perf.scaling of a count does not check Budget(us_per_leaf=...), perf.scaling does; it checks exponent",
     ),
     (
         lambda perf: perf.record("loss", 1.0, unit="1", kind="ratio", interval=(2, 3)),

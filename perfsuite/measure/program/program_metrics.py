@@ -63,6 +63,8 @@ _BYTES_OF = {
 FACTS = tuple(name for name, _, _ in _FACTS)
 """The names of all facts. Not every compiler tells each of them."""
 
+GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
+
 _ATTRIBUTES = {
     "bound": "bound_seconds",
     "memory margin": "margin_bytes",

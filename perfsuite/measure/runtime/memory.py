@@ -39,6 +39,7 @@ UNDONATED_NAMED = 12
 """How many arrays that were not donated a metric names, the largest first."""
 
 SUFFIXES = (" leaked arrays", " leaked bytes", " live bytes")
+OF_DONATION = (" undonated arrays", " undonated bytes")
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 

@@ -1,18 +1,23 @@
-"""`fit_scaling`: how a metric grows with size, as a line with its slope, intercept and R^2; a count with its power."""
+"""`fit_scaling`: how a metric grows with size, as a line with its slope, intercept and R^2, and with its power."""
 
 import dataclasses
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from perfsuite.measure.call import Call, with_room
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import COUNTED, first_call
-from perfsuite.measure.metric import Estimate, Interval, Metric
+from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
+from perfsuite.measure.private.capabilities import FIRST_CALLS, PROGRAM_RUNS, SLOW_PATH, TRANSFERS, Capability
+from perfsuite.measure.program.compilation import compile_call
+from perfsuite.measure.program.program_metrics import GATED_FACTS, metrics_of
+from perfsuite.measure.runtime import dispatches, memory, transfers
+from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.timing.block import (
     COLUMNS,
@@ -26,21 +31,8 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
-from perfsuite.measure.timing.intervals import LEAST_FOR_MEDIAN, median_is_precise, median_within_run
+from perfsuite.measure.timing.intervals import BATCHES, LEAST_FOR_MEDIAN, median_is_precise, median_within_run
 
-Scaled = Literal[
-    "return",
-    "ready",
-    "host_calls",
-    "trace_calls",
-    "lowering_calls",
-    "traces",
-    "equations",
-    "stablehlo_bytes",
-    "constants",
-    "constant_bytes",
-]
-"""What is fitted against size: a time in microseconds, or a count."""
 MakeCall = Callable[[int], tuple[Call, float]]
 
 LEAST_ROUNDS = 12
@@ -51,6 +43,42 @@ PRECISION = 0.01
 STEEPEST = 16.0
 """Growth above this power is not told apart from it."""
 _DIGITS = 4
+
+UNLIKE = 0.02
+"""The share by which the time of a size may differ for reasons outside the code, such as where its arrays lie: two
+builds of the same code differ by up to 2.3 % between processes, as a standard deviation (2-core x86-64 machine)."""
+
+
+class Count(NamedTuple):
+    """A count or a size of one call: its instrument's metrics, what its name ends with, and what it needs of JAX."""
+
+    metrics: Callable[[Call], Iterable[Metric]]
+    suffix: str
+    capability: Capability | None
+
+
+def _counts(
+    metrics: Callable[[Call], Iterable[Metric]], suffixes: Iterable[str], capability: Capability | None = None
+) -> dict[str, Count]:
+    names = {suffix: suffix.strip().lower().replace(" ", "_").replace("-", "_") for suffix in suffixes}
+    return {name: Count(metrics, suffix, capability) for suffix, name in names.items()}
+
+
+COUNTS: dict[str, Count] = {
+    **_counts(lambda call: host_calls(call).metrics(call.label), [" host calls"]),
+    **_counts(lambda call: dispatches.dispatches(call).metrics(call.label), dispatches.SUFFIXES, PROGRAM_RUNS),
+    **_counts(lambda call: fast_path(call).metrics(call.label), [" fast-path misses"], SLOW_PATH),
+    **_counts(
+        lambda call: first_call(call, compiles=False).metrics(call.label).values(),
+        [each.suffix for each in COUNTED.values()],
+        FIRST_CALLS,
+    ),
+    **_counts(lambda call: transfers.transfers_of(call).metrics(call.label), transfers.SUFFIXES.values(), TRANSFERS),
+    **_counts(lambda call: memory.memory_of(call).metrics(call.label), memory.SUFFIXES),
+    **_counts(lambda call: memory.donation_of(call).metrics(call.label), memory.OF_DONATION),
+    **_counts(lambda call: metrics_of(compile_call(call).program()), [f" {fact}" for fact in GATED_FACTS]),
+}
+"""What can be fitted beside times, by name: every count and size of the instruments that take one call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +94,7 @@ class Scaling:
     """
 
     label: str
-    metric: Scaled
+    metric: str
     units: np.ndarray
     values: np.ndarray
     per_unit: Estimate
@@ -74,33 +102,38 @@ class Scaling:
     r_squared: float
     rounds: int
     quickest: float | None = None
-    exponent: float | None = None
+    exponent: Estimate | None = None
     largest: Metric | None = None
 
     def metrics(self, name: str) -> list[Metric]:
-        """Slope, intercept and R^2. Of times the slope is gated; of counts the exact one at the largest size."""
-        name, slope = f"{name} {metric_name(self.metric)}", self.per_unit
+        """Slope, intercept, R^2, exponent. Of times the slope is gated; of counts the exact one at the largest size."""
+        name = f"{name} {metric_name(self.metric)}"
         unit = "us" if self.largest is None else self.largest.unit
-        line = [
+        kind: Kind = "time" if self.largest is None else "info"
+        per_unit = Metric(f"{name} per unit", self.per_unit.value, f"{unit}/unit", kind, quickest=self.quickest)
+        metrics = [
+            self._sampled(per_unit, self.per_unit),
             Metric(f"{name} intercept", self.intercept, unit, "info"),
             Metric(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
         ]
-        if self.largest is None:
-            interval = slope.interval if self.rounds >= LEAST_FOR_MEDIAN else None  # the range of a few is no interval
-            per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", interval, self.rounds)
-            per_unit = dataclasses.replace(per_unit, quickest=self.quickest)
-            return [per_unit, *line]
         if self.exponent is not None:
-            line.append(Metric(f"{name} exponent", self.exponent, "(1 is linear)", "info"))
-        largest = dataclasses.replace(self.largest, name=f"{name} at {self.units.max():g}", id="")
-        return [Metric(f"{name} per unit", slope.value, f"{unit}/unit", "info"), *line, largest]
+            exponent = Metric(f"{name} exponent", self.exponent.value, "(1 is linear)", "info")
+            metrics.append(self._sampled(exponent, self.exponent))
+        if self.largest is not None:
+            metrics.append(dataclasses.replace(self.largest, name=f"{name} at {self.units.max():g}", id=""))
+        return metrics
+
+    def _sampled(self, metric: Metric, estimate: Estimate) -> Metric:
+        """The metric with its interval, where it is of times. The range of a few rounds is no interval."""
+        if self.largest is not None:
+            return metric
+        interval = estimate.interval if self.rounds >= LEAST_FOR_MEDIAN else None
+        return dataclasses.replace(metric, interval=interval, samples=self.rounds)
 
 
-def metric_name(metric: Scaled) -> str:
+def metric_name(metric: str) -> str:
     """What the metrics of a scaling are called, after the name of the function."""
-    if metric in COUNTED:
-        return COUNTED[metric].suffix.strip()
-    return "host calls" if metric == "host_calls" else f"to {metric}"
+    return COUNTS[metric].suffix.strip() if metric in COUNTS else f"to {metric}"
 
 
 def calls_by_size(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
@@ -132,32 +165,44 @@ def fit_scaling(
     calls: Sequence[Call],
     units: np.ndarray,
     *,
-    metric: Scaled = "return",
+    metric: str = "return",
     seconds: float = 5.0,
     precision: float = PRECISION,
 ) -> Scaling:
     """Fit `metric` of the calls against their `units`, for at most `seconds` of sampling.
 
-    Every round runs each call once, in random order. Sampling ends early where the half-width of the slope is at most
-    the share `precision` of it.
+    `metric` is "return" or "ready", in microseconds, or one of `COUNTS`. Every round runs each call once, in random
+    order. Sampling ends early where the half-width of the slope is at most the share `precision` of it.
     """
-    if metric != "return" and metric != "ready":
+    if metric in COUNTS:
         return _fit_counts(calls, units, metric)
     subjects = subjects_alike(*calls)
-    times = _timed_rounds(subjects, metric, units, seconds, precision)
+    times = _timed_rounds(subjects, cast(Until, metric), units, seconds, precision)
     slopes, values = _slopes(units, times), np.median(times, axis=0)
     weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
     rounding = rounding_us(*subjects) * float(np.abs(weights).sum())
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(rounding))
     quickest = line_fit(units, quickest_us(times))[0]
     _, intercept, r_squared = line_fit(units, values)
-    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, len(times), quickest)
+    return Scaling(
+        calls[0].label,
+        metric,
+        units,
+        values,
+        per_unit,
+        intercept,
+        r_squared,
+        len(times),
+        quickest,
+        exponent=_exponent_of_times(units, times),
+    )
 
 
-def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: Scaled) -> Scaling:
+def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: str) -> Scaling:
     counts = [_count(call, metric) for call in calls]
     values = np.asarray([float(count.value) for count in counts])
     slope, intercept, r_squared = line_fit(units, values)
+    power = growth_exponent(units.tolist(), values.tolist())
     return Scaling(
         calls[0].label,
         metric,
@@ -167,16 +212,18 @@ def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: Scaled) -> Sca
         intercept,
         r_squared,
         rounds=1,
-        exponent=growth_exponent(units.tolist(), values.tolist()),
+        exponent=None if power is None else Estimate(power, Interval(power, power)),
         largest=counts[units.argmax()],
     )
 
 
-def _count(call: Call, metric: Scaled) -> Metric:
-    """The exact metric of one size, with its parts."""
-    if metric == "host_calls":
-        return host_calls(call).metrics(call.label)[0]
-    return first_call(call, compiles=False).metrics(call.label)[metric]
+def _count(call: Call, metric: str) -> Metric:
+    """The exact metric of one size, with its parts. Raises `MeasurementError` where the instrument does not know it."""
+    name = call.label + COUNTS[metric].suffix
+    count = next((each for each in COUNTS[metric].metrics(call) if each.name == name), None)
+    if count is None:
+        raise MeasurementError(f"perf.scaling(metric={metric!r}): it is not known of {call.label}")
+    return count
 
 
 def _timed_rounds(
@@ -200,6 +247,27 @@ def _timed_rounds(
     by_size = zip(zip(*rounds, strict=True), subjects, strict=True)
     times = [columns_us(list(samples), each.call.label)[:, column] for samples, each in by_size]
     return np.stack(times, axis=1)
+
+
+def _exponent_of_times(units: np.ndarray, times: np.ndarray) -> Estimate | None:
+    """The power with which times of shape (rounds, sizes) grow; None for fewer than three sizes.
+
+    The interval holds that of the medians of batches of rounds, and that of the quickest blocks, for other processes
+    disturb long calls more than short ones. It allows for times that are `UNLIKE` off: where a time hardly grows, no
+    power is certain.
+    """
+
+    def power(of_sizes: np.ndarray) -> float | None:
+        return growth_exponent(units.tolist(), of_sizes.tolist())
+
+    value, quickest = power(np.median(times, axis=0)), power(quickest_us(times))
+    if value is None or quickest is None:
+        return None
+    apart = np.where((units == units.min()) | (units == units.max()), 1 + UNLIKE, 1 - UNLIKE)
+    batches = [np.median(batch, axis=0) for batch in np.array_split(times, min(BATCHES, len(times)))]
+    flattest = median_within_run(np.asarray([power(batch * (2 - apart)) for batch in batches])).low
+    steepest = median_within_run(np.asarray([power(batch * apart) for batch in batches])).high
+    return Estimate(value, Interval(min(value, quickest, flattest), max(value, quickest, steepest)))
 
 
 def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -226,9 +294,8 @@ def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float
 def growth_exponent(units: Sequence[float], values: Sequence[float]) -> float | None:
     """The power p for which `values` lie on a + b * units ** p, through the smallest, a middle and the largest size.
 
-    What does not depend on the size, a, may be anything: a line has 1, however large its intercept. Counts have no
-    noise, so three points are enough. None where there are fewer, or where a size is not above zero. 0 where the values
-    grow no more than with the logarithm of the size.
+    What does not depend on the size, a, may be anything: a line has 1, however large its intercept. None where there
+    are fewer sizes, or one is not above zero. 0 where the values grow no more than with the logarithm of the size.
     """
     points = sorted(dict(zip(units, values, strict=True)).items())
     if len(points) < 3 or points[0][0] <= 0:

@@ -108,7 +108,7 @@ def test_the_interval_of_the_slope_holds_what_the_tick_of_the_clock_hides(monkey
 
 def test_the_metrics_of_a_fit_gate_the_slope_alone(blocks):
     fitted = fit(line(), [10, 20, 40])
-    slope, intercept, r_squared = fitted.metrics("step")
+    slope, intercept, r_squared, exponent = fitted.metrics("step")
     assert (slope.name, slope.unit, slope.kind) == ("step to return per unit", "us/unit", "time")
     assert (slope.interval, slope.samples) == (fitted.per_unit.interval, fitted.rounds)
     assert (intercept.name, intercept.unit, intercept.kind) == ("step to return intercept", "us", "info")
@@ -118,9 +118,74 @@ def test_the_metrics_of_a_fit_gate_the_slope_alone(blocks):
         "info",
         "higher",
     )
+    assert (exponent.name, exponent.kind) == ("step to return exponent", "info")
+    assert exponent.interval == fitted.exponent.interval
 
 
-# Host calls.
+# The power of a time.
+
+
+def power(blocks, times, *, sizes=(10, 20, 40), **options):
+    """Of a call whose blocks take `times(size)` in turn, in microseconds: the exponent of the time to ready."""
+    return fit(lambda size: (call(takes(*times(size), name=f"step{size}")), size), sizes, metric="ready", **options)
+
+
+@pytest.mark.parametrize(("exact", "sizes"), [(1, (10, 20, 40)), (2, (10, 20, 40)), (2, (3, 5, 8, 13)), (3, (1, 2, 8))])
+def test_the_interval_of_the_power_holds_it_and_tells_it_from_the_next(blocks, exact, sizes):
+    noise = np.random.default_rng(0).uniform(0.99, 1.01, size=997)
+    exponent = power(blocks, lambda size: 100 * size**exact * noise, sizes=sizes).exponent
+    assert exponent.value == pytest.approx(exact, abs=0.1)
+    assert exact - 0.4 < exponent.interval.low < exact < exponent.interval.high < exact + 0.4
+
+
+def test_a_time_that_hardly_grows_has_any_power(blocks):
+    """What differs by 1 % is no growth: where arrays lie makes as much."""
+    wobbling = {10: 1000, 20: 1000, 40: 1010}
+    assert power(blocks, lambda size: [wobbling[size]]).exponent.interval == Interval(0, STEEPEST)
+
+
+def test_other_processes_that_slow_the_longest_calls_are_no_power(blocks):
+    """They run for a while, and a call that takes longer than that is always disturbed but now and then."""
+    disturbed = lambda size: [100 * size] if size < 40 else [16_000] * 3 + [4_000]
+    exponent = power(blocks, disturbed).exponent
+    assert exponent.value > 2.5
+    assert exponent.interval.low <= 1
+
+
+def test_the_power_takes_three_sizes_and_as_many_rounds_as_a_median(blocks):
+    assert power(blocks, lambda size: [size], sizes=(1, 2)).exponent is None
+    few = power(blocks, lambda size: [1e6 * size**2], seconds=0)
+    assert few.metrics("step")[-1].interval is None, "a range decides no gate"
+    assert few.exponent.value == pytest.approx(2)
+
+
+# Counts.
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"),
+    [
+        ("dispatches", [1, 1, 1]),
+        ("eager_operations", [0, 0, 0]),
+        ("fast_path_misses", [0, 0, 0]),
+        ("host_to_device_transfers", [0, 0, 0]),
+        ("flops", [8, 16, 32]),
+        ("argument_bytes", [8, 8, 8]),
+    ],
+)
+def test_counts_of_every_instrument_are_fitted(metric, values):
+    assert fit(multiplied, [4, 8, 16], metric=metric).values.tolist() == values
+
+
+def test_memory_that_stays_is_fitted():
+    kept = []
+    keeping = lambda size: (call(lambda: kept.append([jnp.zeros(2) for _ in range(size)])), size)
+    assert fit(keeping, [1, 2, 4], metric="leaked_arrays").exponent.value == 1
+
+
+def test_a_count_that_is_not_known_is_refused():
+    with pytest.raises(MeasurementError, match=r"perf.scaling\(metric='vmem_bytes'\): it is not known of step"):
+        fit(unrolled, [1, 2], metric="vmem_bytes")
 
 
 def test_host_calls_are_fitted_exactly():
@@ -208,6 +273,16 @@ def unrolled(layers):
     return call(step, jnp.zeros(2)), layers
 
 
+def multiplied(layers):
+    @jax.jit
+    def step(x):
+        for _ in range(layers):
+            x = x * x
+        return x
+
+    return call(step, jnp.zeros(2)), layers
+
+
 def rebuilt(layers):
     """Every turn makes all that the turns before it made."""
 
@@ -224,8 +299,9 @@ def rebuilt(layers):
 @pytest.mark.parametrize("metric", ["trace_calls", "lowering_calls", "equations"])
 def test_unrolled_layers_are_linear_and_a_list_that_is_rebuilt_is_not(metric):
     linear, square = (fit(each, [4, 8, 16], metric=metric) for each in (unrolled, rebuilt))
-    assert linear.exponent == 1
-    assert 1.8 < square.exponent <= 2
+    assert linear.exponent.value == 1
+    assert 1.8 < square.exponent.value <= 2
+    assert square.exponent.interval.half_width == 0
     assert linear.r_squared == 1 > square.r_squared
 
 
