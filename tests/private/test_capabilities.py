@@ -12,12 +12,12 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import capabilities, compile_events, execution, jax_stack
 from perfsuite.measure.private.capabilities import (
-    CALLBACKS,
+    CALL_CACHES,
     CAPABILITIES,
+    CHANCE_CALLS,
     COMPILE_EVENTS,
     FIRST_CALLS,
     PROGRAM_RUNS,
-    REPAIRS,
     SLOW_PATH,
     STACK,
     TRACES,
@@ -117,7 +117,7 @@ def counted(run):
     return seen.lowerings, seen.compiles
 
 
-@pytest.mark.parametrize("lost", [TRACES, STACK, REPAIRS], ids=lambda each: each.name)
+@pytest.mark.parametrize("lost", [TRACES, STACK, CALL_CACHES], ids=lambda each: each.name)
 def test_a_recompilation_is_counted_and_refused(lost):
     step = jax.jit(lambda x: x * 2)
     with without(lost):
@@ -144,7 +144,7 @@ def test_a_call_is_timed_until_all_its_outputs_are_ready_where_programs_are_not_
 
 def test_what_goes_on_in_another_way_is_said_once():
     step = jax.jit(lambda x: x * 11)
-    with without(TRACES), without(CALLBACKS):
+    with without(TRACES), without(CHANCE_CALLS):
         for _ in range(2):
             with contextlib.suppress(RecompilationError), compiles.forbid():
                 step(X)

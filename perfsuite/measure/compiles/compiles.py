@@ -98,8 +98,6 @@ class Compiles:
         self.eager: list[Cause] = []
         self.errors: list[tuple[RecompilationError, str]] = []
         """Copies of the errors, each with the name of its thread."""
-        self.repairs: list[Callable[[], None]] = []
-        """What removes the marks that they leave in JAX's caches, once the context closes."""
         self.events: tuple[CompileEvent, ...] = ()
         self.cache_hits = 0
         self.inner_traces = 0
@@ -195,8 +193,8 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
                 error.add_note(f"Before that {watch.errors[0][0]}")
             raise
         finally:
-            for repair in watch.repairs:
-                repair()
+            if watch.errors:
+                jax_stack.forget_calls()
     if watch.errors:
         refused, thread = watch.errors[0]
         lines = [str(refused)]
@@ -438,9 +436,6 @@ def _refused(cause: Cause, mark: int, watches: list[Compiles]) -> RecompilationE
     if cause.stage != "compile":
         return None
     (_, error), _here.refused = _here.refused, None
-    repairs = jax_stack.repairs(sys._getframe(1))
-    for watch in watches:
-        watch.repairs += repairs
     return error
 
 

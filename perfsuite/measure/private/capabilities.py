@@ -177,11 +177,12 @@ STACK = Capability(
     "jax_stack",
     'the message of a recompilation says "cause unknown with this jax"; perf.covers and only= are skipped',
 )
-REPAIRS = Capability(
-    "repairs",
-    "remove the mark that a refused compile leaves in JAX's cache of calls",
+CALL_CACHES = Capability(
+    "call caches",
+    "empty JAX's caches of calls",
     "jax_stack",
-    "a function whose compile was refused takes JAX's slow path in every later call",
+    "a function whose compile was refused takes JAX's slow path in every later call, and perf.host_calls depends on "
+    "what earlier tests called",
 )
 SLOW_PATH = Capability(
     "slow path",
@@ -189,11 +190,12 @@ SLOW_PATH = Capability(
     "jax_stack",
     "perf.fast_path is skipped",
 )
-CALLBACKS = Capability(
-    "callbacks",
-    "tell the callbacks of programs from the work of a call",
+CHANCE_CALLS = Capability(
+    "chance calls",
+    "leave out what JAX does in some runs of a call only",
     "jax_stack",
-    "perf.host_calls counts what callbacks do, where they happen to run in the thread of the call",
+    "perf.host_calls counts what callbacks do where they happen to run in the thread of the call, and depends on which "
+    "arrays live",
 )
 PROGRAM_RUNS = Capability(
     "program runs",

@@ -6,20 +6,17 @@ No public API tells any of it. Where JAX moves one of these names, messages say 
 import contextlib
 import dataclasses
 import functools
-import gc
 import itertools
 import os
-import traceback
 import types
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from perfsuite.measure.private.capabilities import CALLBACKS, REPAIRS, SLOW_PATH, STACK
+from perfsuite.measure.private.capabilities import CALL_CACHES, CHANCE_CALLS, SLOW_PATH, STACK
 from perfsuite.measure.private.compile_events import fresh_function, hearing, undisturbed
 from perfsuite.measure.private.frameworks import is_bound_method, is_filter_jit, is_nnx, is_partial, jitted_in
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Moved, Name
@@ -95,24 +92,31 @@ _EXECUTABLE = SLOW_PATH.needs(Attribute("jax._src.stages", "executable"))
 UNSAFE_CALL = SLOW_PATH.needs(Attribute("jax._src.interpreters.pxla", "unsafe_call"))
 _MISSES = (MISS, _INNER_MISS, _COMPILED_CALL)
 
-REPAIRS.needs(_COMPILING)
-_INNER_CALL = REPAIRS.needs(Frame("jax._src.pjit", "_pjit_call_impl", ("f", "cache_key")))
-"""Of a call under jax.grad or jax.vmap."""
-_CPP_JIT = REPAIRS.needs(Name("jax._src.pjit", "_cpp_pjit"))
-_CLEAR = REPAIRS.needs(Attribute("jax._src.pjit", "_clear_cache"))
-_CPP_CACHE = REPAIRS.needs(Name("jax._src.pjit", "_get_cpp_global_cache"))
-_EXPLICIT = REPAIRS.needs(Attribute("jax._src.pjit", "contains_explicit_attributes"))
-_REGISTRY = REPAIRS.needs(Name("jax._src.tree_util", "dispatch_registry"))
-_PLACE = REPAIRS.needs(Name("jax._src.interpreters.pxla", "cc_shard_arg"))
-_CPP_FUNCTION = REPAIRS.needs(Name("jax._src.lib", "_jax.pjit"))
+_CALL_CACHES = CALL_CACHES.needs(
+    (
+        Name("jax._src.lib", "_jax.PjitFunctionCache.clear_all"),  # of all objects that were jitted
+        Name("jax._src.pjit", "_cpp_pjit_cache_fun_only.clear"),  # of those that will be, and calls under jax.grad
+        Name("jax._src.pjit", "_cpp_pjit_cache_explicit_attributes.clear"),
+    )
+)
 
-_CALLBACKS = CALLBACKS.needs(
+_CALLBACKS = CHANCE_CALLS.needs(
     (
         Frame("jax._src.callback", "_wrapped_callback"),
         Frame("jax._src.buffer_callback", "wrapped_callback"),
     )
 )
 """The outermost frame of a callback, which JAX's C++ calls."""
+_INTERNED = CHANCE_CALLS.needs(
+    (
+        Frame("jax._src.core", "_create"),
+        Frame("jax._src.mesh", "_create"),
+        Frame("jax._src.partition_spec", "_create", since="0.10.1"),
+    )
+)
+"""Makes a type of arrays, a mesh or the like where no equal one lives. Before a copy to several devices has ended, its
+array and so its type live (jax 0.10.2 and 0.12.0)."""
+_BY_CHANCE = (*_CALLBACKS, *_INTERNED)
 
 
 # What compiles.
@@ -341,81 +345,42 @@ def why_missed(frame: FrameType, returned: Any) -> str:
     return ""
 
 
-# The mark that an error leaves in JAX's cache of calls. A call that raises marks its signature, in a cache that all
-# jitted objects of one function share. Every later call with it takes the slow path: some 140 Python calls instead of 1
-# (jax 0.10.2). The public `clear_cache()` of a jitted function drops its traces as well, and what was inferred of all
-# others.
+# JAX's caches of calls.
 
 
-@contextlib.contextmanager
-def _unless_moved() -> Iterator[None]:
-    """End what uses a name that JAX has moved, or a function of JAX's that takes other arguments now."""
-    with contextlib.suppress(Moved, AttributeError, KeyError, TypeError):
-        yield
+def forget_calls() -> None:
+    """Empty the caches in which JAX's C++ looks for a call first. It drops no program: a call takes the slow path once.
 
-
-def repairs(frame: FrameType) -> list[Callable[[], None]]:
-    """What removes the marks, once an error has ended the calls on the stack; nothing where JAX has moved a name.
-
-    It drops no compiled program: each signature takes the slow path once more.
+    A call that raises marks its signature there, and every later one takes the slow path: some 140 Python calls instead
+    of 1 (jax 0.10.2). And a static argument is compared in Python with the equal one that an earlier test passed. Does
+    nothing where JAX has moved a name.
     """
-    steps: list[Callable[[], None]] = []
-    for each, _ in traceback.walk_stack(frame):
-        # Only the locals of JAX's frames are read: those of a user's frame would be kept alive.
-        with _unless_moved():
-            if _COMPILING.runs(each):
-                function, info = _COMPILING.local(each, "fun"), _COMPILING.local(each, "jit_info")
-                steps.append(functools.partial(_repair_call, weakref.ref(function), info))
-            elif _INNER_CALL.runs(each):
-                function, key = _INNER_CALL.local(each, "f"), _INNER_CALL.local(each, "cache_key")
-                steps.append(functools.partial(_repair_inner_call, weakref.ref(function), key))
-    return steps
+    with contextlib.suppress(Moved, TypeError):
+        for clear in _CALL_CACHES:
+            clear.get()()
 
 
-@_unless_moved()
-def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
-    function = reference()
-    if function is None:
-        return
-    jitted = _CPP_JIT.get()(function, info)
-    _CLEAR.of(jitted)()
-    # After jax.clear_caches(), objects that were jitted before have caches of their own. A function does not know them.
-    # Looking through all objects takes 25 ms, only after an error.
-    for other in gc.get_referrers(function):
-        if isinstance(other, type(jitted)):
-            _CLEAR.of(other)()
-
-
-@_unless_moved()
-def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
-    if (function := reference()) is not None:
-        cache = _CPP_CACHE.get()(_EXPLICIT.of(key))
-        registry, place = _REGISTRY.get(), _PLACE.get()
-        again = _CPP_FUNCTION.get()("perfsuite", function, function, [], [], key, registry, place, cache)
-        _CLEAR.of(again)()
-
-
-def outside_callbacks(profile: Profile) -> Profile:
-    """`profile`, which hears nothing of what callbacks of compiled programs do.
+def without_chance(profile: Profile) -> Profile:
+    """`profile`, which hears nothing of what JAX does in some runs of the same call and not in others.
 
     The program of `jax.pure_callback`, `io_callback`, `jax.debug.callback` or `jax.debug.print` calls Python in the
-    thread that called the program, where its inputs are ready, and else in a thread of XLA's. So whatever is counted in
-    one thread must leave callbacks out, or it is another number from run to run. A callback outside any program, as of
-    `jax.debug.print` outside `jit`, always runs in the thread that asks for it, and counts.
+    thread that called the program, where its inputs are ready, and else in a thread of XLA's. A callback outside any
+    program, as of `jax.debug.print` outside `jit`, always runs in the thread that asks for it, and counts. What JAX
+    makes once, such as the type of an array, it makes again when the last array of that type is gone.
     """
-    callback: FrameType | None = None
+    chance: FrameType | None = None
 
-    def outside(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal callback
-        if callback is not None:
-            if event == "return" and frame is callback:
-                callback = None
-        elif event == "call" and any(each.runs(frame) for each in _CALLBACKS):
-            callback = frame
+    def hear(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal chance
+        if chance is not None:
+            if event == "return" and frame is chance:
+                chance = None
+        elif event == "call" and any(each.runs(frame) for each in _BY_CHANCE):
+            chance = frame
         else:
             profile(frame, event, argument)
 
-    return outside
+    return hear
 
 
 # Probes.

@@ -18,7 +18,7 @@ from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.metric import MISSES, Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.jax_stack import outside_callbacks
+from perfsuite.measure.private.jax_stack import without_chance
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""
@@ -104,7 +104,7 @@ def _misses(call: Call) -> list[_Miss]:
 
     fn, args, kwargs = call.fn, call.args, call.kwargs
     before = sys.getprofile()
-    sys.setprofile(outside_callbacks(profile))
+    sys.setprofile(without_chance(profile))
     try:
         outputs = fn(*args, **kwargs)
     finally:

@@ -8,6 +8,7 @@ One `jax.tree.map` over a model is hundreds of calls of `isinstance`, `tree_flat
 the call that a user can change: the outermost function of a library, and the user's line.
 """
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -20,12 +21,12 @@ import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.callsite import LIBRARIES
-from perfsuite.measure.compiles.compiles import steady_state
+from perfsuite.measure.compiles.compiles import TRACING_ON_PURPOSE, steady_state, telling_nobody
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.metric import HOST_CALLS, Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.capabilities import CALLBACKS
-from perfsuite.measure.private.jax_stack import outside_callbacks
+from perfsuite.measure.private.capabilities import CALL_CACHES, CHANCE_CALLS
+from perfsuite.measure.private.jax_stack import forget_calls, without_chance
 
 FUNCTIONS_KEPT = 12
 """How many functions a metric names; together they make nearly all calls of a step."""
@@ -93,11 +94,17 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     each time. `exact=False` takes the least all the same: that is good enough to name a cause, and must not gate.
     """
     __tracebackhide__ = True
-    if CALLBACKS.lost():
-        CALLBACKS.falls_back("host calls have those of callbacks among them")
+    if CHANCE_CALLS.lost():
+        CHANCE_CALLS.falls_back("host calls have those of callbacks among them")
+    if CALL_CACHES.lost():
+        CALL_CACHES.falls_back("host calls depend on what earlier tests called")
     with borrowed(call) as subject:
         settle(subject)
-        with steady_state():
+        forget_calls()
+        with steady_state(), contextlib.ExitStack() as silent:
+            if TRACING_ON_PURPOSE.get():
+                subject.run()  # what compiles again is refused here
+                silent.enter_context(telling_nobody())
             profile = agreed_run(
                 lambda: _profile(subject),
                 lambda profile: (profile.python_calls + profile.c_calls,),
@@ -167,7 +174,7 @@ def _profile(call: Call) -> _CallProfile:
     before, collecting = sys.getprofile(), gc.isenabled()
     gc.disable()  # else a finalizer that happens to run would count
     try:
-        sys.setprofile(outside_callbacks(profile))
+        sys.setprofile(without_chance(profile))
         outputs = fn(*args, **kwargs)
     finally:
         sys.setprofile(before)

@@ -158,6 +158,60 @@ def test_another_process_with_another_hash_seed_counts_the_same():
     assert elsewhere.stdout.strip() == here["text"]
 
 
+class Graph:
+    """A static argument that compares itself in Python, as a `GraphDef` of NNX does."""
+
+    def __eq__(self, other):
+        return isinstance(other, Graph)
+
+    def __hash__(self):
+        return 1
+
+
+def test_a_static_argument_that_an_earlier_test_passed_too_is_not_compared():
+    step = jax.jit(lambda x, graph: x + 1, static_argnums=1)
+    step(jnp.ones(3), Graph())
+    compares = f"{HERE}:Graph.__eq__"
+    assert compares not in host_calls(call(step, jnp.ones(3), Graph())).by_function
+    assert host_calls(call(lambda x: step(x, Graph()), jnp.ones(3))).by_function[compares] == 1
+
+
+def test_what_jax_keeps_while_something_lives_counts_the_same_whether_it_does():
+    """As the copy of an array to several devices keeps its type: JAX makes it again after that."""
+
+    def body(x):
+        jax.typeof(x), jax.P("a", "b"), jax.sharding.AbstractMesh((1,), ("b",))
+
+    shape, totals, living = np.ones((2, 3, 5, 7, 11)), [], ()
+    for _ in range(2):
+        totals.append(host_calls(call(body, shape)).total)
+        living = jax.typeof(shape), jax.P("a", "b"), jax.sharding.AbstractMesh((1,), ("b",))
+    assert totals[0] == totals[1], living
+
+
+def traces_in_every_run(x):
+    return jax.eval_shape(lambda y: y * 2, x)
+
+
+def test_of_a_call_that_traces_nothing_of_perfsuites_counts_at_any_depth():
+    def counted(depth):
+        return counted(depth - 1) if depth else host_calls(call(traces_in_every_run, jnp.ones(3)))
+
+    with compiles.tracing_allowed(True):
+        flat, deep = counted(0), counted(50)
+    assert flat.total == deep.total
+    assert not [name for name in flat.by_function if name.startswith("perfsuite.")]
+    assert flat.python_calls > 100, "nothing was traced"
+
+
+def test_a_compile_in_every_run_of_a_call_that_may_trace_is_refused():
+    def body():
+        jax.jit(lambda x: x + 1)(np.ones(3))
+
+    with compiles.tracing_allowed(True), pytest.raises(RecompilationError, match="`<lambda>` was compiled"):
+        host_calls(call(body))
+
+
 def test_a_count_that_differs_from_run_to_run_is_refused():
     runs = itertools.count()
 
