@@ -5,7 +5,6 @@ what must not be part of a program (a hash seed, a host's name) shows where it i
 """
 
 import dataclasses
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -69,24 +68,16 @@ class CacheInstrument(Instrument):
         self._check(metric, limits.get("cache_keys"), note, keys.why)
         return keys
 
-    def cache_hits(
-        self,
-        call: Call,
-        folder: str | os.PathLike | None = None,
-        *,
-        budget: Budget = NO_MISSES,
-        name: str | None = None,
-    ) -> CacheHits:
+    def cache_hits(self, call: Call, *, budget: Budget = NO_MISSES, name: str | None = None) -> CacheHits:
         """Fail where a second process compiles what the first one has compiled, and say why: `.misses`, `.hits`.
 
-        Two fresh processes run the call, one after the other, with JAX's persistent cache in `folder`, or in a
-        temporary one. `Budget(cache_misses=)` says how many programs the second may compile.
+        Two fresh processes run the call, one after the other, with JAX's persistent cache as the test sets it. A
+        temporary folder stands in for that of the cache. `Budget(cache_misses=)` says how many programs the second may
+        compile.
         """
         __tracebackhide__ = True
         limits = self._begin(CACHE_HITS, budget)
         checked(call, "perf.cache_hits")
-        if folder is not None and not Path(folder).is_absolute():
-            raise ValueError(f"perf.cache_hits(folder={str(folder)!r}): give an absolute path, such as tmp_path")
         measured = self._recorder.measured("cache_hits", call.label, " cache misses", name=name)
         with tempfile.TemporaryDirectory(prefix="perfsuite-cache-", ignore_cleanup_errors=True) as temporary:
             asked = Elsewhere(
@@ -94,7 +85,7 @@ class CacheInstrument(Instrument):
                 measured.id,
                 lambda given: run_with_cache(call, Path(given["folder"])),
                 processes=2,
-                given={"folder": os.fspath(folder or temporary)},
+                given={"folder": temporary},
             )
             values = self._session.mode.elsewhere(asked)
         if values is None:

@@ -1,18 +1,25 @@
 """JAX's persistent compilation cache: the key of a program, why two keys differ, and what a second process compiles."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
+import platform
 import re
+import socket
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 import perfsuite.measure
 from perfsuite.measure.call import Call
+from perfsuite.measure.first_call.watch import UserLine, is_users
 from perfsuite.measure.hlo.locations import number_locations
 from perfsuite.measure.hlo.module import Stack
 from perfsuite.measure.metric import Metric
@@ -34,9 +41,20 @@ _REORDERED = "the same operations in another order; code that iterates over a se
 _MEASURE = os.path.join(os.path.dirname(perfsuite.measure.__file__), "")
 """What asked for the trace: neither it nor the test around it is where a line comes from."""
 
+FOLDER = "jax_compilation_cache_dir"
+NO_FOLDER = f"JAX's cache is off: {FOLDER} is not set, so each process compiles all its programs"
 OFF = "JAX does not use its cache: jax_enable_compilation_cache is off, or this device's programs cannot be kept"
 GONE = "it was put into the cache, and its entry is not there any more: raise jax_compilation_cache_max_size"
 ANOTHER = "the first process compiled no program of that name"
+
+_OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
+    (jax, "process_index"),
+    (socket, "gethostname"),
+    (platform, "node"),
+    (os, "getpid"),
+    (time, "time"),
+)
+"""What a process can ask about itself, and what must be no part of a program."""
 
 Line = tuple[str, Stack]
 
@@ -90,7 +108,33 @@ def take_key(call: Call) -> ProgramKey:
     """
     __tracebackhide__ = True
     jax.clear_caches()
-    return key_of(lower_call(call, asked_by=INSTRUMENT).lowered)
+    with _noting_questions() as questions:
+        key = key_of(lower_call(call, asked_by=INSTRUMENT).lowered)
+    return dataclasses.replace(key, questions=tuple(questions))
+
+
+@contextlib.contextmanager
+def _noting_questions() -> Iterator[dict[str, None]]:
+    """What the user's code asks about its process inside: `jax.process_index() at model.py:12`."""
+    questions: dict[str, None] = {}
+
+    def noting(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            if is_users(code := frame.f_code.co_filename):
+                line = UserLine(code, frame.f_code.co_qualname, frame.f_lineno)
+                questions[f"{module.__name__}.{name}() at {line.place}"] = None
+            return original(*args, **kwargs)
+
+        setattr(module, name, asked)
+        restored.callback(setattr, module, name, original)
+
+    with contextlib.ExitStack() as restored:
+        for module, name in _OF_A_PROCESS:
+            noting(module, name)
+        yield questions
 
 
 def difference(first: ProgramKey, second: ProgramKey, names: tuple[str, str]) -> list[str]:
@@ -102,6 +146,8 @@ def difference(first: ProgramKey, second: ProgramKey, names: tuple[str, str]) ->
         else:
             lines.append(f"the part {part!r} of the key differs")
             lines += _side_by_side(first.contents.get(part, "?"), second.contents.get(part, "?"), names, "  ")
+    if questions := dict.fromkeys((*first.questions, *second.questions)):
+        lines.append(f"  each process has its own answer to {', '.join(questions)}")
     return lines or ["the keys differ, and JAX does not log their parts"]
 
 
@@ -213,16 +259,18 @@ class CacheHits:
 
 
 def run_with_cache(call: Call, folder: Path) -> list[CachedProgram]:
-    """Run a call once in this process, with JAX's persistent cache in `folder`, and say what became of its programs.
+    """Run a call once in this process, with the persistent cache that is set, and say what became of its programs.
 
-    JAX's caches in memory are emptied, so that all that the call runs is compiled or found.
+    `folder` stands in for the folder that is set, so that nothing is read from it or put there. Where none is set, JAX
+    has no cache. JAX's caches in memory are emptied, so that all that the call runs is compiled or found.
     """
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    compilation_cache.reset_cache()
+    if is_set := bool(getattr(jax.config, FOLDER)):
+        jax.config.update(FOLDER, str(folder))
+        compilation_cache.reset_cache()
     jax.clear_caches()
     with watching_cache() as programs:
         jax.block_until_ready(call.run())
-    return programs
+    return programs if is_set else [dataclasses.replace(each, key=None, not_kept=NO_FOLDER) for each in programs]
 
 
 def compare_runs(label: str, first: Sequence[CachedProgram], second: Sequence[CachedProgram]) -> CacheHits:
@@ -249,7 +297,7 @@ def _paired(
 
 def _why(program: CachedProgram, first: Sequence[CachedProgram], counterpart: CachedProgram | None) -> list[str]:
     if program.key is None:
-        return [OFF]
+        return [program.not_kept or OFF]
     twin = next((each for each in first if each.key is not None and each.key.key == program.key.key), None)
     if twin is not None:
         return [twin.not_kept or GONE]
