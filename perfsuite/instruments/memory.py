@@ -1,5 +1,7 @@
 """`perf.memory` and `perf.donation`: what steps leave behind, and what state they keep in memory twice."""
 
+import dataclasses
+
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
@@ -33,8 +35,8 @@ class MemoryInstrument(Instrument):
         return memory
 
     def donation(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> StepDonation:
-        """Find the arrays of the state that a call carries and keeps in memory twice: `.undonated`, each with its path,
-        bytes and reason. `Budget(undonated=)` limits their number.
+        """Find the arrays of the state that a call carries and keeps in memory twice: `.undonated`, and `.copied` where
+        only the first step does, each with its path, bytes and reason. `Budget(undonated=)` limits their number.
         """
         __tracebackhide__ = True
         limits = self._begin(DONATION, budget)
@@ -43,5 +45,6 @@ class MemoryInstrument(Instrument):
         for metric in metrics:
             self._recorder.add(metric, evidence=Evidence(cause=donation.in_words()))
         if "undonated" in limits:
-            self._recorder.check_budget(metrics[0], limits["undonated"], donation.in_words)
+            total = dataclasses.replace(metrics[0], value=len(donation.undonated) + len(donation.copied))
+            self._recorder.check_budget(total, limits["undonated"], donation.in_words)
         return donation

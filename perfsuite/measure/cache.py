@@ -19,9 +19,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import perfsuite.measure
 from perfsuite.measure.call import Call
-from perfsuite.measure.first_call.watch import UserLine, is_users
 from perfsuite.measure.hlo.locations import number_locations
-from perfsuite.measure.hlo.module import Stack
+from perfsuite.measure.hlo.module import SourceFrame, Stack
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.persistent_cache import COMPUTATION, CachedProgram, ProgramKey, key_of, watching_cache
 from perfsuite.measure.program.lowering import lower_call, with_lower
@@ -54,7 +53,7 @@ _OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
     (os, "getpid"),
     (time, "time"),
 )
-"""What a process can ask about itself, and what must be no part of a program."""
+"""What a process can ask about itself, and what must be no part of a program. JAX asks for the time itself."""
 
 Line = tuple[str, Stack]
 
@@ -114,18 +113,18 @@ def take_key(call: Call) -> ProgramKey:
 
 
 @contextlib.contextmanager
-def _noting_questions() -> Iterator[dict[str, None]]:
-    """What the user's code asks about its process inside: `jax.process_index() at model.py:12`."""
-    questions: dict[str, None] = {}
+def _noting_questions() -> Iterator[dict[tuple[str, str, int, str], None]]:
+    """What is asked about this process inside, with the file, line and function that asks."""
+    questions: dict[tuple[str, str, int, str], None] = {}
 
     def noting(module: Any, name: str) -> None:
         original = getattr(module, name)
 
         def asked(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
-            if is_users(code := frame.f_code.co_filename):
-                line = UserLine(code, frame.f_code.co_qualname, frame.f_lineno)
-                questions[f"{module.__name__}.{name}() at {line.place}"] = None
+            if frame.f_globals.get("__name__", "").partition(".")[0] not in ("jax", "logging"):
+                code = frame.f_code
+                questions[f"{module.__name__}.{name}()", code.co_filename, frame.f_lineno, code.co_qualname] = None
             return original(*args, **kwargs)
 
         setattr(module, name, asked)
@@ -147,7 +146,8 @@ def difference(first: ProgramKey, second: ProgramKey, names: tuple[str, str]) ->
             lines.append(f"the part {part!r} of the key differs")
             lines += _side_by_side(first.contents.get(part, "?"), second.contents.get(part, "?"), names, "  ")
     if questions := dict.fromkeys((*first.questions, *second.questions)):
-        lines.append(f"  each process has its own answer to {', '.join(questions)}")
+        asked = [f"{each[0]} at {place_of(SourceFrame(*each[1:]))}" for each in questions]
+        lines.append(f"  each process has its own answer to {', '.join(asked)}")
     return lines or ["the keys differ, and JAX does not log their parts"]
 
 

@@ -40,7 +40,6 @@ REFUSED = [
     ),
     (lambda perf: perf.cache_key(plain), TypeError, "perf.cache_key takes call(fn, *args), got function"),
     (lambda perf: perf.cache_key(call(plain, 1)), MeasurementError, "perf.cache_key needs a function with .lower: "),
-    (lambda perf: perf.cache_hits(STEP, "cache"), ValueError, "perf.cache_hits(folder='cache'): give an absolute path"),
     (lambda perf: perf.first_call(plain), TypeError, "perf.first_call takes call(fn, *args)"),
     (lambda perf: perf.compare(STEP, STEP, until="redy"), ValueError, "perf.compare(until=...) must be one of 'return', 'ready'"),
     (lambda perf: perf.scaling(sized, [1, 2], metric="calls"), ValueError, "perf.scaling(metric=...) must be one of 'return', "),

@@ -184,7 +184,30 @@ def test_a_call_runs_with_the_cache_and_its_second_run_compiles_nothing(tmp_path
         runs = [run_with_cache(call(step, ONES), tmp_path / "cache") for _ in range(2)]
         seen = compare_runs("step", *runs)
         assert (seen.programs, seen.hits) == (1, 1)
+        assert list((tmp_path / "before").glob("*")) == [], "nothing is put into the folder that is set"
         jax.config.update(QUICK, 1000.0)
         runs = [run_with_cache(call(step, ONES), tmp_path / "other") for _ in range(2)]
         assert "because it took < 1000.00 seconds to compile" in str(compare_runs("step", *runs))
-    assert not (tmp_path / "before").exists()
+
+
+def test_a_cache_whose_folder_nobody_set_is_the_finding(tmp_path):
+    assert not jax.config.jax_compilation_cache_dir
+    runs = [run_with_cache(call(jax.jit(lambda x: jnp.cos(x) * 3), ONES), tmp_path) for _ in range(2)]
+    (miss,) = compare_runs("step", *runs).misses
+    assert miss.why == (cache.NO_FOLDER,)
+    assert (jax.config.jax_compilation_cache_dir, list(tmp_path.iterdir())) == (None, [])
+
+
+def test_what_a_program_asks_its_process_is_told_with_its_line(monkeypatch):
+    def step(x):
+        index = float(jax.process_index())
+        return x + index
+
+    keys = []
+    for number in range(2):
+        monkeypatch.setattr(jax, "process_index", lambda number=number: number)
+        keys.append(take_key(call(jax.jit(step), X)))
+        assert jax.process_index() == number, "what was replaced is as before"
+    *_, answer = why(*keys)
+    place = line(step, 1)
+    assert answer == f"  each process has its own answer to jax.process_index() at {place}"

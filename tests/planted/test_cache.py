@@ -80,9 +80,18 @@ def epoch(x):
 """
 
 OF_EPOCH = """
+import jax
 import numpy as np
+import pytest
 from perfsuite import call
 from model import epoch
+
+@pytest.fixture(autouse=True)
+def cache_of_the_test():
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", "/nowhere")
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
 
 def test_hits(perf):
     perf.cache_hits(call(epoch, np.ones(4, np.float32)))
@@ -120,6 +129,7 @@ def test_a_set_a_host_name_and_a_process_index_are_named_with_their_lines(printe
             "*process 1: *dense<*",
             "*process 2: *dense<*",
             "*line *, from model.py:12 in step",
+            "*each process has its own answer to socket.gethostname() at model.py:11 in step, jax.process_index() at model.py:12 in step",
             "FAILED test_model.py::TestCache::test_key?planted?",
         ]
     )

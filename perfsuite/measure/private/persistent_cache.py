@@ -52,7 +52,8 @@ class ProgramKey:
     """The key of one program. `parts` are the hashes of the key's parts, by JAX's names for them.
 
     `contents` says what a part is made of, where that is known. `text` is the program's StableHLO with its source
-    locations, which are no part of the key by default. `questions` are what the user's code asked about its process.
+    locations, which are no part of the key by default. `questions` are what was asked about the process while it was
+    lowered, with file, line and function.
     """
 
     name: str
@@ -60,7 +61,7 @@ class ProgramKey:
     parts: dict[str, str]
     contents: dict[str, str]
     text: str
-    questions: tuple[str, ...] = ()
+    questions: tuple[tuple[str, str, int, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ first third, has none.
 
 JAX deletes a donated array when the call returns, on CPU too (jax 0.10.2), and keeps it if the program has no output
 that fits its memory. So an array that a step carries on and that is not deleted after the step either was not donated,
-or was donated without use: it lives on beside the new one.
+or was donated without use: it lives on beside the new one. A deleted one may be in memory twice all the same: XLA
+cannot reuse memory that belongs to the host, and copies it. Addresses tell: the next state does not have the array's.
 """
 
 import collections
@@ -38,8 +39,17 @@ NAMED = 5
 UNDONATED_NAMED = 12
 """How many arrays that were not donated a metric names, the largest first."""
 
+LEAST_COPIED = 1 << 20
+"""Bytes from which a copy of the first step counts. `jax.device_put` takes over the memory of a NumPy array whose
+address is a multiple of 64, which a quarter of them have by chance (jax 0.10.2, CPU)."""
+
 SUFFIXES = (" leaked arrays", " leaked bytes", " live bytes")
 OF_DONATION = (" undonated arrays", " undonated bytes")
+
+_COPIED = (
+    "donated, and the first step copies it, because its memory belongs to the host: jax.device_put did not copy it; "
+    "make it with jnp.array(x)"
+)
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 
@@ -246,12 +256,16 @@ class UndonatedArray:
 
 @dataclasses.dataclass(frozen=True)
 class StepDonation:
-    """The donation of one step's state: how many arrays it `carried`; the `undonated` ones, the largest first."""
+    """The donation of one step's state: how many arrays it `carried`; the `undonated` ones, the largest first.
+
+    `copied` are arrays of the call's own state that the first step copies, and that later steps reuse.
+    """
 
     label: str
     carried: int
     carried_bytes: int
     undonated: tuple[UndonatedArray, ...]
+    copied: tuple[UndonatedArray, ...] = ()
 
     @property
     def undonated_bytes(self) -> int:
@@ -259,61 +273,92 @@ class StepDonation:
         return sum(leaf.bytes for leaf in self.undonated)
 
     def metrics(self, name: str) -> list[Metric]:
-        """How many arrays were not donated, and their bytes."""
+        """The arrays that were not donated, and their bytes; those of copies are info, for an address decides."""
         parts = {leaf.path: leaf.bytes for leaf in self.undonated[:UNDONATED_NAMED]}
         return [
             Metric(f"{name} undonated arrays", len(self.undonated), "arrays", "count"),
             Metric(f"{name} undonated bytes", self.undonated_bytes, "bytes", "size", detail=parts or None),
+            Metric(f"{name} copied bytes", sum(leaf.bytes for leaf in self.copied), "bytes", "info"),
         ]
 
     def in_words(self) -> str:
-        """The largest arrays that were not donated, those that are alike in one line."""
-        lines = [f"{place} {about}" for place, about in leaf_lines((leaf.path, leaf.about) for leaf in self.undonated)]
+        """The largest arrays that are in memory twice, those that are alike in one line."""
+        twice = (*self.undonated, *self.copied)
+        lines = [f"{place} {about}" for place, about in leaf_lines((leaf.path, leaf.about) for leaf in twice)]
         more = [f"and {len(lines) - UNDONATED_NAMED} more"] if len(lines) > UNDONATED_NAMED else []
         return "\n".join(lines[:UNDONATED_NAMED] + more)
 
 
 def donation_of(call: Call) -> StepDonation:
-    """Run one warm step of a call that carries, and see which of the carried arrays live on.
+    """Run the first step of a call that carries and a warm one, and see which of the carried arrays live on.
 
-    An array that the step returns unchanged, as the same object, needs no second copy and does not count as carried.
-    Moves the call on. Raises `MeasurementError` for a call that carries no array, and what `warm` raises.
+    The first step may be unlike the others, for it gets the state as it was made or restored: the worse one counts. An
+    array that the step returns unchanged, as the same object, needs no second copy and does not count as carried. Moves
+    the call on. Raises `MeasurementError` for a call that carries no array, and what `warm` raises.
     """
     if not call.carry:
         raise MeasurementError(
             f"perf.donation: {call.label} carries nothing, so every argument is still needed after a step; "
             f"say how many outputs are the next arguments: call({call.label}, ..., carry=n)"
         )
+    states: list[_State] = []
+
+    def note(subject: Call) -> None:
+        if len(states) < 2:
+            states.append(_State(subject))
+
     with borrowed(call) as subject:
-        settle(subject)
-        args, kwargs = subject.args, subject.kwargs
-        before = _arrays(args[: call.carry])
-        if not before:
+        settle(subject, before=note)
+        before = _State(subject)
+        if not before.arrays:
             raise MeasurementError(f"perf.donation: the first {call.carry} arguments of {call.label} hold no jax.Array")
         jax.block_until_ready(subject.run())
-    after = _arrays(subject.args[: call.carry])
-    same = {id(leaf) for leaf in after.values()}
-    carried = {path: leaf for path, leaf in before.items() if id(leaf) not in same}
+    first, warm = _step(*states), _step(before, _State(subject))
+    worse = max(warm, first, key=lambda step: len(step.undonated))
+    later = {leaf.path for leaf in warm.copied}
+    copied = tuple(leaf for leaf in first.copied if leaf.path not in later)
+    return dataclasses.replace(warm, undonated=worse.undonated, copied=copied)
+
+
+class _State:
+    """The arrays that a call carries into its next run, by path, with the addresses of their parts where known."""
+
+    def __init__(self, call: Call):
+        self.call = Call(call.fn, call.args, call.kwargs, call.carry)
+        leaves = leaves_with_paths(call.args[: call.carry])
+        self.arrays = {path: leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
+        self.addresses: dict[str, frozenset[int]] = dict.fromkeys(self.arrays, frozenset())
+        for path, leaf in self.arrays.items():
+            with contextlib.suppress(Exception):  # a key has none, nor has an array of some devices
+                self.addresses[path] = frozenset(part.data.unsafe_buffer_pointer() for part in leaf.addressable_shards)
+
+
+def _step(before: _State, after: _State) -> StepDonation:
+    """What one step keeps twice. An array counts as copied where the next state does not have its memory."""
+    same = {id(leaf) for leaf in after.arrays.values()}
+    carried = {path: leaf for path, leaf in before.arrays.items() if id(leaf) not in same}
     alive = {path: leaf for path, leaf in carried.items() if not leaf.is_deleted()}
-    asked = _asked(subject.fn, args, kwargs) if alive else {}
+    asked = _asked(before.call) if alive else {}
     none_deleted = len(alive) == len(carried)
+    taken = frozenset().union(*after.addresses.values())
     undonated: list[UndonatedArray] = []
-    for path, leaf in alive.items():
-        reason = _reason(path, leaf, after.get(path), asked.get(path), none_deleted=none_deleted)
-        undonated.append(UndonatedArray(path, text_of_array(leaf), leaf.nbytes, reason))
-    undonated.sort(key=lambda leaf: -leaf.bytes)
-    return StepDonation(call.label, len(carried), sum(leaf.nbytes for leaf in carried.values()), tuple(undonated))
+    copied: list[UndonatedArray] = []
+    for path, leaf in sorted(carried.items(), key=lambda item: -item[1].nbytes):
+        kind, size = text_of_array(leaf), leaf.nbytes
+        if path in alive:
+            reason = _reason(path, leaf, after.arrays.get(path), asked.get(path), none_deleted=none_deleted)
+            undonated.append(UndonatedArray(path, kind, size, reason))
+        elif size >= LEAST_COPIED and not before.addresses[path] <= taken:
+            copied.append(UndonatedArray(path, kind, size, _COPIED))
+    size = sum(leaf.nbytes for leaf in carried.values())
+    return StepDonation(before.call.label, len(carried), size, tuple(undonated), tuple(copied))
 
 
-def _arrays(args: tuple) -> dict[str, jax.Array]:
-    return {path: leaf for path, leaf in leaves_with_paths(args) if isinstance(leaf, jax.Array)}
-
-
-def _asked(fn: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, bool]:
-    """Which arguments `fn` asks to be donated, by path; empty if `fn` is no jitted function that says so."""
+def _asked(call: Call) -> dict[str, bool]:
+    """Which arguments a call's function asks to be donated, by path; empty if it is none of jit's that says so."""
     try:
         # `trace` is answered from JAX's cache, `lower` would take the time of a lowering.
-        infos, _ = fn.trace(*args, **kwargs).args_info
+        infos, _ = call.fn.trace(*call.args, **call.kwargs).args_info  # type: ignore[attr-defined]
         leaves = leaves_with_paths(infos, is_leaf=lambda leaf: hasattr(leaf, "donated"))
         return {path: info.donated for path, info in leaves}
     except Exception:

@@ -7,11 +7,19 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.runtime.memory import FEWEST_STEPS, WARM_STEPS, donation_of, holders_of, memory_of
+from perfsuite.measure.runtime.memory import (
+    FEWEST_STEPS,
+    LEAST_COPIED,
+    WARM_STEPS,
+    donation_of,
+    holders_of,
+    memory_of,
+)
 
 STEPS = 12
 
@@ -172,7 +180,7 @@ def test_what_holds_a_value_and_what_holds_its_container_are_named(monkeypatch):
 def test_a_donated_state_is_donated():
     found = donation_of(call(donating, state(), carry=1))
     assert (found.carried, found.carried_bytes, found.undonated) == (2, 288, ())
-    assert [made.value for made in found.metrics("step")] == [0, 0]
+    assert [made.value for made in found.metrics("step")] == [0, 0, 0]
 
 
 def test_a_forgotten_donation_names_every_array():
@@ -181,7 +189,7 @@ def test_a_forgotten_donation_names_every_array():
         ("args[0]['kernel']", "float32[8,8]"),
         ("args[0]['bias']", "float32[8]"),
     ]
-    arrays, size = found.metrics("step")
+    arrays, size, _ = found.metrics("step")
     assert (arrays.value, size.value) == (2, 288)
     assert size.detail == {"args[0]['kernel']": 256, "args[0]['bias']": 32}
 
@@ -197,6 +205,38 @@ def test_a_donated_array_whose_type_changes_is_donated_in_vain():
         found = donation_of(call(jax.jit(alternating, donate_argnums=0), first, carry=1))
     assert [leaf.path for leaf in found.undonated] == ["args[0]['a']"]
     assert "donated but not used, because the step returns" in found.undonated[0].reason
+
+
+def host_owned(size):
+    """An array of float32 that lies in memory of NumPy's, which `jax.device_put` takes over: its address fits."""
+    raw = np.zeros(size + 64, np.uint8)
+    begin = -raw.ctypes.data % 64
+    return jax.device_put(raw[begin : begin + size].view(np.float32))
+
+
+def test_a_restored_array_of_the_host_is_copied_by_the_first_step_and_said_to_be():
+    made = {"restored": host_owned(LEAST_COPIED), "small": host_owned(64), "own": jnp.zeros(LEAST_COPIED // 4)}
+    found = donation_of(call(donating, made, carry=1))
+    assert [(leaf.path, leaf.bytes) for leaf in found.copied] == [("args[0]['restored']", LEAST_COPIED)]
+    assert "its memory belongs to the host" in found.in_words()
+    assert [(each.value, each.kind) for each in found.metrics("step")] == [
+        (0, "count"),
+        (0, "size"),
+        (LEAST_COPIED, "info"),
+    ]
+    again = {name: jnp.array(np.asarray(leaf)) for name, leaf in made.items() if not leaf.is_deleted()}
+    assert donation_of(call(donating, again | {"restored": jnp.zeros(LEAST_COPIED // 4)}, carry=1)).copied == ()
+
+
+def test_a_first_step_that_cannot_donate_counts_though_later_ones_do():
+    mesh = jax.make_mesh((2,), ("x",), devices=jax.devices()[:2])
+    spread, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (jax.P("x"), jax.P()))
+    step = jax.jit(lambda x: x + 1, donate_argnums=0, out_shardings=spread)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        (kept,) = donation_of(call(step, jax.device_put(jnp.zeros(8), whole), carry=1)).undonated
+    assert (kept.path, "another sharding" in kept.reason) == ("args[0]", True)
+    assert donation_of(call(step, jax.device_put(jnp.zeros(8), spread), carry=1)).undonated == ()
 
 
 def test_a_donated_array_that_the_program_does_not_read_is_donated_in_vain():
