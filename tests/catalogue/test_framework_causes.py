@@ -383,7 +383,7 @@ def jit_of_model_apply_in_the_loop():
     "measured: outside jit a module looks at the shape of every parameter with a new function",
     "function: was an earlier object",
     "flax/core/scope.py",
-    "flax makes it anew whenever its code runs outside jit",
+    "Outside jit, flax has JAX trace every function that is made anew",
     "jax.jit the function that calls it",
 )
 def model_apply_outside_jit():

@@ -6,14 +6,17 @@ Numbers of issues are those of jax-ml/jax, unless another project is named. "mea
 import collections
 import dataclasses
 import functools
+import warnings
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
+from jax.experimental import checkify
 from jax.experimental.layout import Format, Layout
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from perfsuite.measure.private import jax_stack
 
@@ -38,6 +41,10 @@ def make_descend():
 
 def loss(x):
     return (x * x).sum()
+
+
+def scaled(x, factor):
+    return x * factor
 
 
 # Numbers and their types.
@@ -435,7 +442,7 @@ def a_bound_method_of_a_new_instance():
 
 
 @entry(
-    "issue 28418", "args[0]: static value was ", "Model object>, is another", "It is compared by identity: make it once"
+    "issue 28418", "self: static value was ", "Model object>, is another", "It is compared by identity: make it once"
 )
 def a_new_instance_as_a_static_self():
     once = Model()
@@ -464,6 +471,74 @@ def a_vmap_jitted_in_the_loop():
     jax.vmap(jitted)(X)
     # Of what is jitted first, every map is the same program.
     return Case(lambda: jax.jit(jax.vmap(loss))(X), lambda: jax.vmap(jitted)(X))
+
+
+MESH = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+SPECS = {"mesh": MESH, "in_specs": PartitionSpec(), "out_specs": PartitionSpec()}
+
+
+@entry("measured", "`scaled` was traced", "a functools.partial made anew", "Create the jitted function once")
+def a_pmap_of_a_partial_made_in_the_loop():
+    ones = jnp.ones((1, 3))
+
+    def mapped():
+        return jax.pmap(functools.partial(scaled, factor=2.0))
+
+    mapped()(ones)
+    kept = mapped()
+    kept(ones)
+    return Case(lambda: mapped()(ones), lambda: kept(ones))
+
+
+@entry("measured", "args[1]: static value was 2.0, is 3.0", "Pass it as an array if it changes")
+def another_static_value_of_one_pmapped_function():
+    ones, mapped = jnp.ones((1, 3)), jax.pmap(scaled, static_broadcasted_argnums=1)
+    mapped(ones, 2.0)
+    return Case(lambda: mapped(ones, 3.0), lambda: mapped(ones, 2.0))
+
+
+@entry("measured", "`scaled` was traced", "a functools.partial made anew", "Create the jitted function once")
+def a_shard_map_of_a_partial_jitted_in_the_loop():
+    def mapped():
+        return jax.jit(jax.shard_map(functools.partial(scaled, factor=2.0), **SPECS))
+
+    mapped()(X)
+    kept = mapped()
+    kept(X)
+    return Case(lambda: mapped()(X), lambda: kept(X))
+
+
+@entry("measured", "`shard_map` x ", "Outside jit, jax.shard_map runs each operation by itself, on all devices")
+def a_shard_map_outside_jit():
+    mapped = jax.shard_map(lambda x: x * 2 + 1, **SPECS)
+    jitted = jax.jit(mapped)
+    jitted(X)
+    return Case(lambda: mapped(X), lambda: jitted(X))
+
+
+@entry(
+    "measured",
+    "Outside jit, jax.checkpoint has JAX trace every function that is made anew: jax.jit the function that calls it",
+)
+def a_checkpoint_outside_jit():
+    def anew():
+        return jax.checkpoint(lambda x: x)(X)
+
+    anew()
+    kept = jax.checkpoint(loss)
+    kept(X)
+    return Case(anew, lambda: kept(X))
+
+
+@entry("measured", "Outside jit, checkify has JAX trace every function that is made anew")
+def a_check_outside_jit():
+    def anew():
+        return checkify.checkify(lambda x: x)(X)
+
+    anew()
+    checked = jax.jit(checkify.checkify(loss))
+    checked(X)
+    return Case(anew, lambda: checked(X))
 
 
 @entry("measured", "donate_argnums: was (), is (0,)", "Jit it once, with one donate_argnums")
@@ -513,6 +588,36 @@ def another_value_of_a_user_context():
     return Case(lambda: under(2), lambda: under(1))
 
 
+@entry("measured", "with mesh: was (), is (Mesh(axis_sizes=(1,), axis_names=('d',)", "Set it once, before warming")
+def a_mesh_entered_as_a_context():
+    if not jax_stack.context_values():
+        pytest.skip("jax 0.10.0 does not name what its cache of traces depends on")
+    step = jax.jit(lambda x: x * 2)
+    step(X)
+
+    def under():
+        with warnings.catch_warnings(action="ignore"), MESH:
+            step(X)
+
+    return Case(under, lambda: step(X))
+
+
+@entry("measured", "It is called under a transformation", "jax.jit", "the function that transforms it")
+def a_map_over_another_axis():
+    step, square = jax.jit(lambda x: x * 2), jnp.ones((3, 3))
+    mapped, other = jax.vmap(step), jax.vmap(step, in_axes=1)
+    mapped(square)
+    return Case(lambda: other(square), lambda: mapped(square))
+
+
+@entry("measured", "lowering_platforms: was ('cpu',), is ('tpu',)", "Jit it once, with one lowering_platforms")
+def an_export_for_another_platform():
+    step, other = jax.jit(lambda x: x * 2), jax.jit(lambda x: x * 3)
+    export.export(step, platforms=["cpu"])(X)
+    other(X)
+    return Case(lambda: export.export(step, platforms=["tpu"])(X), lambda: other(X))
+
+
 @entry(
     "measured",
     "args[1]: dtype was int32 (a Python int), is float32 (a Python float)",
@@ -529,7 +634,7 @@ def a_number_under_strict_promotion():
     return Case(lambda: strictly(0.5), lambda: strictly(2))
 
 
-@entry("measured", "nothing differs", "It is called under a transformation")
+@entry("measured", "It is called under a transformation", "another program for each transformation, its options")
 def a_traced_number_under_a_second_derivative():
     step, kept = jax.jit(lambda x: x**3), jax.jit(lambda x: x**4)
     second, other = jax.grad(jax.grad(step)), jax.grad(jax.grad(kept))
@@ -549,7 +654,7 @@ def the_same_function_jitted_with_other_static_arguments():
     return Case(lambda: jax.jit(descend, static_argnames="rate")(X, 0.1), lambda: jax.jit(descend)(X, 0.1))
 
 
-@entry("issue 5375", "nothing differs", "JAX dropped its", "program (jax.clear_caches(), a full cache)")
+@entry("issue 5375", "JAX dropped its program (clear_cache(), jax.clear_caches(), a full cache)")
 def a_cache_that_was_cleared():
     step, other = jax.jit(lambda x: x * 2), jax.jit(lambda x: x * 3)
     step(NP3)

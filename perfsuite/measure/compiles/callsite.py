@@ -39,6 +39,9 @@ STANDARD_LIBRARY = tuple(
 )
 """The folders of Python's own modules, and on some systems of installed packages."""
 
+SHARD_MAP = "shard_map"
+"""What operations came through that `jax.shard_map` runs one by one, outside jit."""
+
 _PRIVATE = jax_stack.__name__.rpartition(".")[0]
 
 CodeKind: TypeAlias = Literal["python", "harness", "stand-in", "checker", "library", "package", "user"]
@@ -77,7 +80,7 @@ class CallSite:
     `caller` is the user's function with the named line: its name, and its place as `code_of` gives it. `options` are
     those of `jax.jit` beside the static arguments, by name; empty where unknown. `via` is the line of an installed
     package that the user's line led to, such as "blackjax/util.py:9". `maker` is the library that made `function` and
-    passed it to JAX, such as "flax"; "" where the user did.
+    passed it to JAX, such as "flax", or what traces it outside jit, such as "jax.checkpoint"; "" where the user did.
     """
 
     location: str = ""
@@ -112,18 +115,21 @@ def on_stack(frame: FrameType) -> CallSite:
     site = _jitted_call(library, compiling) or dataclasses.replace(_through(library), function=function)
     # Under `filter_grad` and its like, the user called that. In a backward pass nobody calls the function any more.
     bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
+    eager = jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax)
+    options = compiling.options if compiling and not site.compared else {}
     # What an installed package compiles is the user's to move: the message names the line that leads to it.
     return dataclasses.replace(
         site,
-        eager=jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax),
+        eager=eager,
+        through=SHARD_MAP if eager and jax_stack.in_shard_map(frame) else site.through,
         location=_line_of(user),
         via="" if caller is user else _line_of(caller),
         frame=id(library[-1]) if library else 0,
         caller=(user.f_code.co_name, _place(user.f_code, user.f_code.co_firstlineno)) if user else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
-        maker=_maker(library, function) if site.function is function else "",
+        maker=(compiling and compiling.maker) or (_maker(library, function) if site.function is function else ""),
         # The jitted function inside of `filter_jit` is not known to `of_function`.
-        options=compiling.options if compiling and not site.compared else {},
+        options=options | jax_stack.lowering_platforms(library),
     )
 
 
@@ -279,11 +285,18 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
         arguments = compiling.statics if compiling and frameworks.jitted_in(wrapper) is not None else None
         return CallSite("", args, kwargs, function=wrapper, statics=_statics(arguments, args))
     # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
-    misses = len(outer) > 1 and jax_stack.jitted_function(outer[1]) is not None
+    inner = [frame for frame in outer if not jax_stack.shortens_traceback(frame)]
+    misses = inner and (jax_stack.PMAP.runs(inner[0]) or jax_stack.jitted_function(inner[0]) is not None)
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
         return None
-    args = args[1:] if compiling.ahead_of_time else args
+    if compiling.ahead_of_time and _takes_function(inner[0]):
+        args = args[1:]
     return CallSite("", args, kwargs, function=compiling.function, statics=_statics(compiling.statics, args))
+
+
+def _takes_function(frame: FrameType) -> bool:
+    """Whether the frame's function is called with the user's function before its arguments, as `jax.eval_shape` is."""
+    return frame.f_code.co_varnames[: frame.f_code.co_argcount][:1] in (("fun",), ("f",), ("jit_func",))
 
 
 def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallSite:
@@ -296,16 +309,30 @@ def _through(library: list[FrameType]) -> CallSite:
     if not library:
         return CallSite()
     outer = library[-1]
-    # The frame that shortens tracebacks names no argument: the function is behind it.
-    function = library[-2] if len(library) > 1 and _passes_on(outer) else outer
+    function = next((each for each in reversed(library) if not jax_stack.shortens_traceback(each)), outer)
     names, varargs, keywords, held = inspect.getargvalues(outer)
-    named = {name: held[name] for name in names if name in held}
+    # Of JAX's own objects only arrays count.
+    named = {
+        name: held[name] for name in names if name in held and (name != "self" or isinstance(held[name], jax.Array))
+    }
     named |= {"args": held.get(varargs, ())} if varargs else {}
     named |= {"kwargs": held.get(keywords, {})} if keywords else {}
+    if "primals" in (differentiated := inspect.getargvalues(function).locals) and API.runs(function):
+        named = {"args": differentiated["primals"]}  # of jax.jvp, jax.vjp and jax.linearize
     # What jax.grad and its like are called with is traced.
     statics = Statics() if API.runs(function) else None
-    through = "__iter__" if jax_stack.iterates_over_array(function) else function.f_code.co_name
+    through = "__iter__" if jax_stack.iterates_over_array(function) else _public_name(function)
     return CallSite(named=named, through=through, statics=statics)
+
+
+def _public_name(frame: FrameType) -> str:
+    """The function that a frame runs, as users know it: `grad` for `jax._src.api:grad.<locals>.grad_f`."""
+    outer, inside, _ = frame.f_code.co_qualname.partition(".<locals>.")
+    return (
+        outer.lstrip("_")
+        if inside and any(each.runs(frame) for each in libraries.TRANSFORMING)
+        else frame.f_code.co_name
+    )
 
 
 def _passes_on(frame: FrameType) -> bool:

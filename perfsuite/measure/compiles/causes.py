@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
+from perfsuite.measure.compiles.callsite import SHARD_MAP, CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.signature import (
     TRACER,
     Changes,
@@ -79,6 +79,7 @@ class Cause:
     called under a transformation such as `jax.grad`. `eager` is an operation of JAX's own that ran by itself, `through`
     the library's function that it came from, and `inside` the user's function around it where that was jitted before.
     `caller` is the user's function at `location`, `via` the line of a library that it called and that compiled.
+    `maker` is what made or traces the function, where the user's jit does not: a library, or "jax.checkpoint".
     `problem` says why nothing else is known.
     """
 
@@ -93,6 +94,7 @@ class Cause:
     inside: str = ""
     caller: str = ""
     via: str = ""
+    maker: str = ""
     problem: str = ""
 
 
@@ -279,7 +281,7 @@ def _kind_without_def(function: Any) -> str:
     """What kind of function object it is, for those that are created without a `def`."""
     if not isinstance(function, types.FunctionType | types.MethodType | functools.partial):
         *_, function = innermost(function)  # Behind an object of nnx.jit's.
-    if isinstance(function, functools.partial):
+    if any(isinstance(each, functools.partial) for each in innermost(function)):
         return "functools.partial"
     if isinstance(function, types.MethodType):
         return "bound method"
@@ -338,6 +340,8 @@ _OBJECTS = {
     "mode": _MODE,
 }
 
+_OUTSIDE_JIT = "Outside jit, {hint} has JAX trace every function that is made anew: jax.jit the function that calls it."
+
 _FINER = {
     ("options", "jit"): "Jit it once, with one {hint}, and warm it: {warm}",
     ("structure", "argument"): "Pass it in every call or in none (without it the signature differs, even where the "
@@ -353,8 +357,7 @@ _FINER = {
     ("number", "mode"): _MODE,
     ("sharding", "mesh"): "Make the mesh once, and place it there with jax.device_put(x, NamedSharding(mesh, spec)),",
     ("committed", "many"): "Place it before the first call as the step returns it, with jax.device_put(x, sharding),",
-    ("function", "library"): "{hint} makes it anew whenever its code runs outside jit, and JAX traces it anew each "
-    "time: jax.jit the function that calls it.",
+    ("function", "library"): _OUTSIDE_JIT,
     **{(kind, variant): text for kind in ("static value", "structure") for variant, text in _OBJECTS.items()},
 }
 """By kind and variant, where the variant has better advice than the kind."""
@@ -372,15 +375,20 @@ _AFTERWARDS = {
     "grows": "\n  Where a length grows: write into a buffer of fixed length, with jax.lax.dynamic_update_slice.",
 }
 
-_NOTHING_DIFFERS = """\
-  static values, shardings, layouts, devices, function object, options of jax.jit and configuration. Possible
-  causes: JAX dropped its program (jax.clear_caches(), a full cache); or it depends on what is not compared,
-  such as a context `with mesh:` (use jax.set_mesh)."""
+_DROPPED = """\
+  JAX dropped its program (clear_cache(), jax.clear_caches(), a full cache), or this depends on what perfsuite does not
+  compare: it is one of {signatures}, with the same tree, shapes, dtypes, weak types, static values, shardings,
+  layouts, devices, function object, options of jax.jit and configuration."""
 _TRANSFORMED = """\
-  It is called under a transformation (jax.grad, jax.vmap and their like), and JAX compiles another program
-  for each of these and each order of them: jax.jit the function that transforms it."""
+  It is called under a transformation (jax.grad, jax.vmap and their like) with one of {signatures}: JAX compiles
+  another program for each transformation, its options, and each order of them (or it dropped this program). jax.jit
+  the function that transforms it."""
 
-_ITERATES = "  Iterating over a jax.Array takes it apart: iterate over np.asarray(x), or use jax.lax.scan."
+_ADVICE = {
+    "__iter__": "  Iterating over a jax.Array takes it apart: iterate over np.asarray(x), or use jax.lax.scan.",
+    SHARD_MAP: "  Outside jit, jax.shard_map runs each operation by itself, on all devices: jax.jit what it returns.",
+}
+"""By the function of the library that eager operations came through."""
 _MOVE = (
     "  Move it into the jitted function, or use NumPy.",
     "  Build inputs before this context, or inside its .building_inputs().",
@@ -401,15 +409,15 @@ def recompilation_message(cause: Cause) -> str:
     signatures = plural(cause.earlier, "known signature")
     if cause.problem:
         lines.append(f"  {cause.problem}")
+    elif not cause.earlier and cause.maker:
+        lines.append(f"  {_OUTSIDE_JIT.format(hint=cause.maker)}")
     elif not cause.earlier:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
         lines.append(f"  Warm it first: {_warm(cause.function)}")
     elif cause.changes:
         lines += [*_listed(cause.changes), f"  nearest of {signatures}. {_remedy(cause.changes, cause.function)}"]
     else:
-        lines.append(f"  nothing differs from one of {signatures}, in tree structure, shapes, dtypes, weak types,")
-        lines.append(_NOTHING_DIFFERS)
-        lines += [_TRANSFORMED] if cause.transformed else []
+        lines.append((_TRANSFORMED if cause.transformed else _DROPPED).format(signatures=signatures))
     return "\n".join(lines)
 
 
@@ -432,8 +440,8 @@ def operations_message(causes: Sequence[Cause]) -> str:
     ]
     head = f"{len(causes)} eager operations ran outside any jitted function and were compiled, each for its shapes"
     more = [f"  and at {plural(len(shown) - _LINES_SHOWN, 'more line')}"] if len(shown) > _LINES_SHOWN else []
-    iterates = [_ITERATES] if any(each.through == "__iter__" for each in causes) else []
-    return "\n".join([head, *shown[:_LINES_SHOWN], *more, *iterates, *_MOVE])
+    advice = [_ADVICE[through] for through in dict.fromkeys(each.through for each in causes) if through in _ADVICE]
+    return "\n".join([head, *shown[:_LINES_SHOWN], *more, *advice, *_MOVE])
 
 
 def _is_loop(cause: Cause) -> bool:
@@ -470,7 +478,7 @@ def _eager_operation(cause: Cause) -> str:
             f"  `{cause.inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
             "or call it inside a jitted function."
         )
-    lines += [_ITERATES] if cause.through == "__iter__" else []
+    lines += [_ADVICE[cause.through]] if cause.through in _ADVICE else []
     lines += _MOVE
     return "\n".join(lines)
 

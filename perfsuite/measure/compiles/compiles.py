@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 
+from perfsuite.measure.call import label_of
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.causes import (
     HISTORY,
@@ -50,6 +51,9 @@ ON_PURPOSE = (
     "If the call is meant to trace in every run, say so: perf.time(call, traces=True). perf.compare, perf.host_calls "
     "and perf.dispatches take it too."
 )
+
+_NAMELESS = ("<unknown>", "<unnamed function>", "_fun")
+"""JAX's names of a partial, and of any function of `jax.pmap`."""
 
 _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_CALLS = 256
@@ -415,7 +419,8 @@ def _begin(stage: str, name: str) -> RecompilationError | None:
             if not any(call.cause is cause for cause in watch.eager[-1:]):
                 watch.eager.append(call.cause)
     elif refusing:
-        return _refused(dataclasses.replace(call.cause, function=function, stage=stage), call.mark, refusing)
+        cause = call.cause if function in _NAMELESS else dataclasses.replace(call.cause, function=function)
+        return _refused(dataclasses.replace(cause, stage=stage), call.mark, refusing)
     call.remember()
     return None
 
@@ -481,8 +486,17 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
             here = callsite.location(sys._getframe(1))
             return _CompilingCall(dataclasses.replace(cause, location=here, problem=unknown))
         site = callsite.on_stack(sys._getframe(1))
+        if function in _NAMELESS:
+            function = site.through if site.eager else label_of(site.function)
         cause = Cause(
-            function, stage, site.location, eager=site.eager, through=site.through, caller=site.caller[0], via=site.via
+            function,
+            stage,
+            site.location,
+            eager=site.eager,
+            through=site.through,
+            caller=site.caller[0],
+            via=site.via,
+            maker=site.maker,
         )
         key, mark = history_key(site, function), site.mark
         last = _here.calls.get(key)

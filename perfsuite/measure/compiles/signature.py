@@ -475,14 +475,21 @@ def with_parameters(changes: Iterable[SignatureChange], function: Any) -> Change
 
 
 def with_parameter(path: str, function: Any) -> str:
-    """A path of an argument such as `args[3].rate`, with the name of the parameter where there are many."""
+    """A path of an argument such as `args[3].rate`, with the name of the parameter where there are many.
+
+    Of a method it is the name alone: `rate` for `args[1]`, and `self.weight`.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except Exception:  # A callable without a signature, or one of the user's that raises.
         return path
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     match = _POSITION.match(path)
-    if match is None or not _COUNTED_AT_A_GLANCE < len(names) > int(match[1]):
+    if match is None or int(match[1]) >= len(names):
+        return path
+    if names[0] == "self":  # whoever calls a method does not count its object
+        return names[int(match[1])] + path[match.end() :]
+    if len(names) <= _COUNTED_AT_A_GLANCE:
         return path
     return f"{path} ({'' if match.end() == len(path) else 'of '}{names[int(match[1])]})"
 

@@ -6,10 +6,12 @@ No public API tells any of it. Where JAX moves one of these names, messages say 
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import os
+import traceback
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -79,7 +81,29 @@ _ITERATING = STACK.needs(
 )
 """What `for row in array` runs."""
 PMAP = STACK.needs(Functions("jax._src.pmap"))
-"""`jax.pmap` gives the user's function a module of JAX's."""
+_OF_USERS = PMAP, STACK.needs(Functions("jax._src.checkify"))
+"""`jax.pmap` and `checkify` give the user's function a module of JAX's."""
+_PMAPPED = STACK.needs(
+    (
+        Frame("jax._src.pmap", "wrapped", ("infer_params",)),
+        Frame("jax._src.pmap", "lower", ("infer_params",)),
+        Frame("jax._src.pmap", "infer_params", ("wrapped_fun", "static_broadcasted_tuple")),
+    )
+)
+"""What `jax.pmap` returned, its `lower`, and the function that holds the user's."""
+_WRAPPED = STACK.needs(Attribute("jax._src.linear_util", "f"))
+_TRACING = {
+    "jax.checkpoint": STACK.needs(Frame("jax._src.ad_checkpoint", "_trace_to_jaxpr", ("fun",))),
+    "checkify": STACK.needs(Frame("jax._src.checkify", "checked_fun", ("f",))),
+}
+"""They trace a function outside jit too."""
+_SHARD_MAP = STACK.needs(Functions("jax._src.shard_map"))
+_LOWERING_FOR = STACK.needs(
+    (
+        Frame("jax._src.stages", "lower", ("lowering_platforms",)),
+        Frame("jax._src.export._export", "do_export", ("actual_lowering_platforms",)),
+    )
+)
 _CONTEXT_NAMES = STACK.needs(Name("jax._src.config", "trace_context_names", since="0.10.2"))
 _CONTEXT = STACK.needs(Name("jax._src.config", "trace_context"))
 
@@ -126,26 +150,64 @@ _BY_CHANCE = (*_CALLBACKS, *_INTERNED)
 class CompilingFunction:
     """The function that a stack is compiling, its static arguments and the other options of `jax.jit`, by name.
 
-    `ahead_of_time` is true for `.lower`, `.trace` and `.eval_shape`, whose own first argument is the jitted function.
+    `ahead_of_time` is true for `.lower`, `.trace` and `.eval_shape`. `maker` is what traces it, where no jit does.
     """
 
     function: Any
     statics: StaticArguments
-    ahead_of_time: bool
-    options: dict[str, Any]
+    ahead_of_time: bool = False
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    maker: str = ""
 
 
 def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
     """The function being compiled, from the innermost frame that knows it; `None` where no frame does."""
-    for frame in frames:
+    outwards = iter(frames)
+    for frame in outwards:
         if _COMPILING.runs(frame) and (function := _COMPILING.local(frame, "fun")) is not None:
             info = _COMPILING.local(frame, "jit_info")
-            return CompilingFunction(function, _statics_of(info) or ((), ()), False, _options_of(info))
+            compiling = CompilingFunction(function, _statics_of(info) or ((), ()), options=_options_of(info))
+            return _pmapped(outwards) or compiling
         ahead = next((each for each in _AHEAD_OF_TIME if each.runs(frame)), None)
         if ahead is not None and (jitted := ahead.local(frame, "jit_func")) is not None:
             statics = static_arguments(jitted) or ((), ())
-            return CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
+            compiling = CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
+            return _pmapped(outwards) or compiling
+        for maker, each in _TRACING.items():
+            if each.runs(frame) and (function := each.local(frame, each.locals[0])) is not None:
+                return CompilingFunction(function, ((), ()), maker=maker)
     return None
+
+
+def _pmapped(outwards: Iterator[FrameType]) -> CompilingFunction | None:
+    """The function that the user gave to `jax.pmap`, where that made the one that compiles: see `_PMAPPED`."""
+    frame = next(filter(lambda each: not shortens_traceback(each), outwards), None)
+    kind = next((each for each in _PMAPPED[:2] if frame is not None and each.runs(frame)), None)
+    if frame is None or kind is None:
+        return None
+    held = inspect.getclosurevars(kind.local(frame, "infer_params")).nonlocals
+    wrapped, static = (held.get(name) for name in _PMAPPED[2].locals)
+    function = _WRAPPED.of(wrapped)
+    return None if function is None else CompilingFunction(function, (tuple(static or ()), ()))
+
+
+def shortens_traceback(frame: FrameType) -> bool:
+    """Whether a frame is the one that shortens tracebacks: it names no argument, and calls the function behind it."""
+    return _FILTER.runs(frame)
+
+
+def in_shard_map(frame: FrameType) -> bool:
+    """Whether the stack at `frame` runs a function of `jax.shard_map` operation by operation, outside jit."""
+    return any(_SHARD_MAP.runs(each) for each, _ in traceback.walk_stack(frame))
+
+
+def lowering_platforms(frames: Iterable[FrameType]) -> dict[str, Any]:
+    """The platforms that a function is lowered for, as an option, where the code that lowers it says so."""
+    for frame in frames:
+        for each in _LOWERING_FOR:
+            if each.runs(frame) and (platforms := each.local(frame, each.locals[0])):
+                return {"lowering_platforms": tuple(platforms)}
+    return {}
 
 
 def static_arguments(jitted: Any) -> StaticArguments | None:
@@ -198,7 +260,7 @@ def without_statics(
 def belongs_to_jax(function: Any) -> bool:
     """Whether JAX itself defined the function: an operation that runs by itself, outside any jitted function."""
     module = getattr(function, "__module__", None) or ""
-    return (module == "jax" or module.startswith("jax.")) and not PMAP.has(f"{module}:")
+    return (module == "jax" or module.startswith("jax.")) and not any(each.has(f"{module}:") for each in _OF_USERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,9 +310,12 @@ def context_values() -> dict[str, Any]:
         return {}
     numbers = itertools.count()
     values = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
-    listed_by_config = ("jax_", "mesh", "abstract_mesh", "axis_env")
+    listed_by_config = ("jax_", "abstract_mesh", "axis_env")
+    texts = {"mesh_context_manager": "with mesh"}
     return {
-        name.removesuffix("_context_manager"): value for name, value in values if not name.startswith(listed_by_config)
+        texts.get(name, name.removesuffix("_context_manager")): value
+        for name, value in values
+        if not name.startswith(listed_by_config)
     }
 
 

@@ -33,6 +33,12 @@ _TIMER = BENCHMARK.needs(Attribute("pytest_benchmark.fixture", "_timer"))
 API = Functions("jax._src.api")
 """`jax.grad`, `jax.vmap` and their like, with what they return."""
 
+TRANSFORMING = (
+    API,
+    *(Functions(f"jax._src.{module}") for module in ("ad_checkpoint", "checkify", "pmap", "shard_map")),
+)
+"""They return a function, whose qualified name begins with theirs."""
+
 JITTING = (
     Functions("jax._src.api", "jit"),
     Functions("equinox._jit", "filter_jit"),
@@ -108,7 +114,7 @@ _CALLED_TO_WAIT = (Functions("equinox._jit", "_JitWrapper"),)
 
 LIBRARY_FUNCTIONS.needs(
     (
-        API,
+        *TRANSFORMING,
         *JITTING,
         *NNX_JITTED,
         *FILTER_JITTED,

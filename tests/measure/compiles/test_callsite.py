@@ -1,8 +1,10 @@
 """A compile is traced back to the user's line and to the call with its arguments."""
 
+import functools
 import os
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,6 +41,52 @@ def test_lowering_ahead_of_time_is_explained_with_the_same_paths():
     with compiles.count() as counted:
         step.lower(jax.ShapeDtypeStruct((5,), jnp.float32))
     assert counted.events[0].changes == ("args[0]: shape was (3,), is (5,)",)
+
+
+PATHS = {
+    "export": jax.export.export,
+    "make_jaxpr": jax.make_jaxpr,
+    "eval_shape": lambda fn: lambda *args: jax.eval_shape(fn, *args),
+    "linearize": lambda fn: lambda *args: jax.linearize(fn, *args),
+    "vjp": lambda fn: lambda *args: jax.vjp(fn, *args),
+    "jvp": lambda fn: lambda *args: jax.jvp(fn, args, args),
+    "checkpoint": jax.checkpoint,
+    "vmap": lambda fn: jax.vmap(fn, in_axes=(None, None), axis_size=2),
+}
+
+
+@pytest.mark.parametrize("way", PATHS)
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_argument_has_the_path_that_the_user_wrote(way, place):
+    """Also where JAX calls the jitted function by one of its own, which takes the user's function or none."""
+    called = PATHS[way](jax.jit(lambda x, y: x.sum() * y.sum()))
+    with compiles.count():  # who only watches does not hear what jax.checkpoint traces
+        called(jnp.ones(2), jnp.ones(3))
+    others = [(jnp.ones(4), jnp.ones(3)), (jnp.ones(2), jnp.ones(4))]
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        called(*others[place])
+    assert raised.value.changes == (f"args[{place}]: shape was ({2 + place},), is (4,)",)
+
+
+def test_the_arguments_of_a_method_have_their_names():
+    class Layer:
+        @functools.partial(jax.jit, static_argnums=0)
+        def apply(self, tree, *, scale):
+            return tree["kernel"].sum() * scale
+
+    layer = Layer()
+    layer.apply({"kernel": jnp.ones(2)}, scale=1.0)
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        layer.apply({"kernel": jnp.ones(3)}, scale=1.0)
+    assert raised.value.changes == ("tree['kernel']: shape was (2,), is (3,)",)
+
+
+@pytest.mark.parametrize(("derivative", "size"), [(jax.jacrev, 23), (jax.jacfwd, 29)])
+def test_an_operation_of_a_derivative_names_the_function_that_the_user_called(derivative, size):
+    x = np.ones(size, np.float32)
+    with pytest.raises(RecompilationError), compiles.forbid() as watch:
+        derivative(lambda x: x)(x)
+    assert {cause.through for cause in watch.eager} == {derivative.__name__}
 
 
 def in_a_checkout(path):

@@ -136,7 +136,7 @@ def test_a_jitted_method_and_a_jitted_module_are_compared_by_equality():
 
     model, longer = Model(X), jnp.ones(4)
     model(X)
-    assert refusal(model, X[:1]).changes == ("args[1]: shape was (3,), is (1,)",)
+    assert refusal(model, X[:1]).changes == ("x: shape was (3,), is (1,)",)
     eqx.filter_jit(model.twice)(X)
     silent(lambda x: eqx.filter_jit(Model(x).twice)(x), X)
     (change, _) = refusal(eqx.filter_jit(Model(longer).twice), longer).changes

@@ -441,7 +441,7 @@ def test_the_static_arguments_of_a_method_are_those_beside_its_object(name):
     step = warm(getattr(Sliced(), name), over=[(of(8), 3)])
     inputs = [(of(8), n) for n in (3, 4, 4)]
     (uncovered,) = covers(step, inputs).uncovered
-    assert (uncovered.changes, uncovered.inputs) == (("args[2]: static value was 3, is 4",), 2)
+    assert (uncovered.changes, uncovered.inputs) == (("n: static value was 3, is 4",), 2)
     assert compiling(step, inputs) == [1]
 
 
