@@ -1,11 +1,13 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
+import difflib
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from perfsuite.instruments.base import METHODS, TestState, foreign_methods, instrument_class
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import PerfSession
 
@@ -16,7 +18,10 @@ if not TYPE_CHECKING:
             """A method of `perf`, whose module is imported when somebody asks for it."""
             __tracebackhide__ = True
             if name not in METHODS and (name.startswith("_") or name not in foreign_methods()):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+                close = difflib.get_close_matches(name, dir(self), 1)
+                hint = f": did you mean perf.{close[0]}?" if close else ""
+                message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+                raise AttributeError(message, name=name, obj=self)
             method = self.__dict__[name] = getattr(instrument_class(name)(self._state), name)
             return method
 
@@ -71,6 +76,9 @@ class Perf(_Instruments):
 
     def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
         self._state = TestState(session, item, tolerance=tolerance, seconds=seconds)
+        for name in foreign_methods().keys() & vars(Perf).keys():
+            entry = foreign_methods()[name][0]
+            raise MeasurementError(f"perf.{name} is perfsuite's own: give the instrument {entry.value} another name")
 
     @property
     def size(self) -> str:

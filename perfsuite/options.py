@@ -49,6 +49,8 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
     """The folder for the report; None writes none."""
     tolerance: float | None = None
     """How much worse than its baseline a ratio or a time may be, relative; None is the default of its kind."""
+    allow_missing: bool = False
+    """Whether recorded metrics may be missing because a target's compiler is not installed."""
 
     @property
     def gating(self) -> bool:
@@ -174,6 +176,11 @@ OPTIONS = (
         spellings=sorted(_spellings("--perf-strict", STRICTNESS), key=len),
     ),
     Option(
+        "--perf-allow-missing",
+        "skip a test whose target has no compiler here, although it has baselines for the target",
+        "allow_missing",
+    ),
+    Option(
         "--perf-size",
         "size of the workloads: small for a CPU, full for an accelerator (default: small)",
         "size",
@@ -274,6 +281,7 @@ def read_options(config: pytest.Config) -> Options:
         traces=config.invocation_params.dir / option.perf_trace if option.perf_trace else None,
         report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
         tolerance=_tolerance(config.getini("perf_tolerance")),
+        allow_missing=option.perf_allow_missing,
     )
 
 

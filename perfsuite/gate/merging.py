@@ -1,7 +1,8 @@
 """What a save changes, by four rules.
 
 A new metric is recorded. An exact one replaces the old one if it differs, or if a version does. A sampled one replaces
-it unless their intervals meet. One that its test no longer makes goes.
+it unless their intervals meet. One that its test no longer makes goes. Information, which nothing gates, is replaced
+where another metric of its test is written: else each save would write its noise.
 """
 
 import dataclasses
@@ -15,10 +16,6 @@ from perfsuite.measure.metric import Interval
 
 Action = Literal["create", "update", "trim", "keep"]
 Direction = Literal["better", "worse", "same", "not comparable"]
-
-INFO_SLACK = 0.25
-"""An info metric (compile seconds) is never gated and rarely has an interval. One that moved by a smaller share of the
-recorded one is left alone, or every save would rewrite it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +88,25 @@ def merge(
 
 def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
     """The changes of the metrics that were made."""
-    for test in sorted(new):
-        for id in sorted(new[test]):
-            entry = new[test][id]
-            change = _recorded(test, id, old.get(test, id), entry)
-            if _is_wanted(change, kinds):
+    for test, entries in sorted(new.items()):
+        changes = [_recorded(test, id, old.get(test, id), entry) for id, entry in sorted(entries.items())]
+        changes = [change if _is_wanted(change, kinds) else _kept(change) for change in changes]
+        is_written = any(change.action != "keep" and entries[change.id].kind != "info" for change in changes)
+        for change in changes:
+            entry = entries[change.id]
+            if (
+                is_written
+                and change.old is not None
+                and change.old.kind == entry.kind == "info"
+                and entry != change.new
+            ):
+                yield dataclasses.replace(change, action="update", new=entry)
+            elif change.new is not None:
                 yield change
-            elif change.old is not None:
-                yield Change(test, id, "keep", change.old, change.old)
+
+
+def _kept(change: Change) -> Change:
+    return Change(change.test, change.id, "keep", change.old, change.old)
 
 
 def _trimmed(
@@ -132,14 +140,14 @@ def _stands(old: Entry, new: Entry) -> bool:
     """Whether the old entry stays, because the new one adds nothing to it but the name that the metric has now."""
     if old.kind == "ratio" and old.interval and new.samples and not new.interval:
         return True  # a comparison of too few pairs for an interval
+    if old.kind == "info" and "reported" not in (old.provenance, new.provenance):
+        return not _other_versions(old, new)
     if old.provenance != new.provenance:
         # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the
         # measured one adds nothing. Otherwise saves on two machines would swap the provenance for ever.
         if "reported" in (old.provenance, new.provenance):
             return new.provenance == "reported"
         return new.provenance == "compiled" and _same_result(old, new)
-    if old.provenance == "compiled" and old.kind == "info" and old.unit == new.unit == "s":
-        return not _other_versions(old, new)  # seconds of whichever machine compiled it
     if old.kind in ("count", "size") or old.provenance == "reported":
         # A count or a size depends on the versions, not on the processor or the device count.
         return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
@@ -157,8 +165,6 @@ def _other_versions(old: Entry, new: Entry) -> bool:
 
 
 def _within_noise(old: Entry, new: Entry) -> bool:
-    if old.kind == "info" and abs(new.value - old.value) <= INFO_SLACK * abs(old.value):
-        return True
     was, is_now = _range(old), _range(new)
     return was.low <= is_now.high and is_now.low <= was.high
 
@@ -172,7 +178,7 @@ def _range(entry: Entry) -> Interval:
 def _direction(old: Entry, new: Entry) -> Direction:
     if old.provenance == "reported" or incomparable(old.kind, old.unit, old.environment, new.environment):
         return "not comparable"
-    if old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
+    if old.kind == "info" or old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
         return "same"
     if old.kind in SAMPLED and max(old.value, new.value) <= (1 + TOLERANCES[old.kind]) * min(old.value, new.value):
         return "same"  # as its gate says

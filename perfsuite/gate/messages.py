@@ -254,11 +254,12 @@ def _finding(result: Result) -> str:
         return f"{metric.title} has no baseline{_STRICT}: pytest --perf-save records it"
     if result.verdict == Verdict.NEW:
         return f"{metric.title} has no baseline"
+    if result.verdict == Verdict.MISSING:
+        install = f"{result.incomparable}, or leave it out: --perf-allow-missing"
+        to_do = install if result.incomparable else "pytest --perf-save removes it"
+        return f"{metric.title} has a baseline of {_amount(metric.value, metric)} and was not measured: {to_do}"
     if result.incomparable:
         return f"{metric.title}: {result.incomparable}"
-    if result.verdict == Verdict.MISSING:
-        of = _amount(metric.value, metric)
-        return f"{metric.title} has a baseline of {of} and was not measured: pytest --perf-save removes it"
     if result.verdict not in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.IMPROVED):
         return ""
     if result.source == "budget" and result.limit is not None:

@@ -284,9 +284,12 @@ def _of_another_processor(result: Result, processor: str) -> Result:
     )
 
 
-def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Result:
-    """A recorded metric that its test did not make; `why_not` says why it cannot be made here, empty where it can."""
-    verdict = Verdict.NOT_COMPARABLE if why_not else Verdict.MISSING
+def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str, *, fails: bool = False) -> Result:
+    """A recorded metric that its test did not make; `why_not` says why it cannot be made here, empty where it can.
+
+    It `fails` where that could be mended here.
+    """
+    verdict = Verdict.NOT_COMPARABLE if why_not and not fails else Verdict.MISSING
     metric = metric_of(id, entry, target)
     return Result(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
 

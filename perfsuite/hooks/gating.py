@@ -46,7 +46,7 @@ _OBSERVE = pytest.StashKey[Callable[[], None]]()
 
 
 def start(config: pytest.Config, options: Options) -> None:
-    """Start JAX, read the baselines and register the hooks.
+    """Read the baselines of targets and register the hooks. JAX's backend starts when the tests are collected.
 
     Raises `pytest.UsageError` for damaged baselines, for a target that is not known, and where --perf-trace or
     --perf-report names a folder that cannot be written.
@@ -81,7 +81,9 @@ def start(config: pytest.Config, options: Options) -> None:
 
 
 def _group() -> "Group | None":
-    """The processes that measure together; None where this one is alone. Starts JAX's backend."""
+    """The processes that measure together; None where this one is alone. Starts JAX's backend where it is not."""
+    if not jax.distributed.is_initialized():
+        return None
     with compilers_silenced():
         if jax.process_count() == 1:
             return None
@@ -98,11 +100,10 @@ def _session(config: pytest.Config, options: Options, group: "Group | None", *, 
         target_cache = cache if task is None else task.target_cache
     try:
         options = options._replace(baselines=folder_here(options.baselines))
-        with compilers_silenced():  # it starts JAX's backend
-            together = 1 if group is None else group.count
-            mode = gating(cache, in_worker=in_worker, together=together) if task is None else task.mode()
-            files = None if group is None else group.baselines(options)
-            judge = Judge(options, gates=mode.gates, files=files)
+        together = 1 if group is None else group.count
+        mode = gating(cache, in_worker=in_worker, together=together) if task is None else task.mode()
+        files = None if group is None else group.baselines(options)
+        judge = Judge(options, gates=mode.gates, files=files)
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
     return PerfSession(judge, mode, in_worker=in_worker, cache=cache, target_cache=target_cache, group=group)
@@ -180,21 +181,42 @@ class ActiveHooks:
         """Tests that failed and are going to run again, by id."""
         self.gone: list[Result] = []
         """Of recorded metrics whose tests are gone."""
+        self.header: list[str] = []
         self.saved: list[SaveResult] = []
         self.not_saved = ""
         self.page: Path | None = None
         """The page of --perf-report, once it is written."""
         self.no_page = ""
 
-    def pytest_report_header(self) -> list[str]:
-        return session_header(self.session.judge, self.rootpath)
+    @pytest.hookimpl(tryfirst=True)  # before the terminal's
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Start JAX's backend for the perf tests: conftest files and test modules have set its devices by now.
+
+        Raises `pytest.UsageError` where the baselines of the present device cannot be read.
+        """
+        has_perf = any(item.get_closest_marker("perf") is not None for item in session.items)
+        if not has_perf or workers.is_worker(session.config):
+            return
+        try:
+            self.header = session_header(self.session.judge, self.rootpath)
+        except BaselineError as error:
+            raise pytest.UsageError(str(error)) from None
+        count = self.session.judge.environment.process_count
+        if count > 1 and self.session.group is None:
+            raise pytest.UsageError(
+                f"JAX has {count} processes, and had no coordination service at the start of the session: call "
+                "jax.distributed.initialize() in the conftest.py of the rootdir"
+            )
+
+    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
+        return self.header if config.get_verbosity() >= 0 and not config.option.no_header else []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item):
         try:
             return (yield)
         except CapabilityLost as lost:
-            self._skip(item, lost)
+            self._end_without(item, lost)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
@@ -220,11 +242,7 @@ class ActiveHooks:
             self._judge(item, ended=False)
             raise
         except CapabilityLost as lost:
-            # Under --perf-strict what is lost is the message, and what got worse is in the table.
-            strict = "new" in self.session.options.strict
-            with contextlib.suppress(GateFailed) if strict else contextlib.nullcontext():
-                self._judge(item, ended=False, lost=str(lost))
-            self._skip(item, lost)
+            self._end_without(item, lost)
         else:
             self._judge(item, ended=True)
 
@@ -245,11 +263,15 @@ class ActiveHooks:
         if failures:
             raise GateFailed(failures)
 
-    def _skip(self, item: pytest.Item, lost: CapabilityLost) -> NoReturn:
+    def _end_without(self, item: pytest.Item, lost: CapabilityLost) -> NoReturn:
         """Skip a test that asks for what does not work with the libraries that are installed; --perf-strict fails it.
 
         Its baselines stay as they are.
         """
+        # Under --perf-strict what is lost is the message, and what got worse is in the table.
+        strict = "new" in self.session.options.strict
+        with contextlib.suppress(GateFailed) if strict else contextlib.nullcontext():
+            self._judge(item, ended=False, lost=str(lost))
         try:
             self.session.end_without(lost, in_full=item.config.get_verbosity() > 0)
         except BaseException as ended:
@@ -353,6 +375,11 @@ class ActiveHooks:
             session_summary(
                 terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, self.gone, len(last)
             )
+            if self.session.records and workers.is_main(terminalreporter.config):  # it collects no tests
+                with contextlib.suppress(BaselineError):  # which failed the tests in the workers
+                    self.header = session_header(self.session.judge, self.rootpath)
+                for line in self.pytest_report_collectionfinish(terminalreporter.config):
+                    terminalreporter.line(line)
             for note in dict.fromkeys(note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)
             for line in last:

@@ -150,9 +150,6 @@ class SideHooks:
 
             self.stages = _Stages(lambda: self.test)
             jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
-        active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
-        if active is not None:
-            self.notes.device = active.session.judge.device
         for name in _WRITERS:
             if session.config.pluginmanager.has_plugin(name):
                 session.config.pluginmanager.unregister(name=name)
@@ -183,6 +180,9 @@ class SideHooks:
             items[:] = [item for item in items if item.nodeid in only]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
+        if active is not None:
+            self.notes.device = active.session.judge.device
         if self.request.task == "collect":
             self.notes.path = _import_folders()
             self.notes.files = sorted({str(item.path) for item in session.items})

@@ -169,6 +169,11 @@ class Instrument:
     and `_record` of those with one.
     """
 
+    def __init_subclass__(cls) -> None:
+        for name, method in vars(cls).items():
+            if not name.startswith("_") and callable(method):
+                method.__qualname__ = f"perf.{name}"  # as Python's errors of arguments call it
+
     def __init__(self, state: TestState):
         self._state = state
         self._session = state.session

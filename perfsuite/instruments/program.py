@@ -47,7 +47,7 @@ class ProgramInstrument(Instrument):
         gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
 
         A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
-        the target's compiler is not installed the test is skipped, and fails under --perf-strict.
+        the target's compiler is not installed the test is skipped, and fails if it has baselines for the target.
         """
         __tracebackhide__ = True
         limits = self._begin(PROGRAM, budget)
@@ -74,7 +74,9 @@ class ProgramInstrument(Instrument):
             cache = self._session.cache if target is None else self._session.target_cache
             return compile_call(call, target, cache=cache, **where)
         except TargetUnavailable as error:
-            self._session.unavailable(str(error))
+            assert target is not None
+            self._recorder.uninstalled[target] = str(error)
+            raise capabilities.CapabilityLost(str(error), "") from None
         except (CompileFailed, HostCallbackError) as error:
             refused = _refusal(self._test, label, target, error)
         # Not inside the handler: that would print the source of perfsuite and of jax above the reason.

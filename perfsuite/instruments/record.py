@@ -29,17 +29,28 @@ class RecordInstrument(Instrument):
         present one.
         """
         self._begin(RECORD)
-        ends = _interval(name, interval)
+        value, ends = _number(value), _interval(name, interval)
         metric = Metric(name, value, unit, kind, better, ends, target=target)
+        if kind == "count" and value < 0:
+            raise ValueError(f"perf.record({name!r}): a count is 0 or more, got {value}")
         if ends is not None and not ends.low <= value <= ends.high:
             raise ValueError(f"perf.record({name!r}): the interval {interval} must hold the value, {value}")
         self._recorder.add(metric, tolerance, once=True)
 
 
+def _number(value: Any) -> Any:
+    """Python's number for any real scalar, such as NumPy's and JAX's; what is none, as it is."""
+    if getattr(value, "shape", None) == ():
+        value = value.item()
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
+
+
 def _interval(name: str, interval: Any) -> Interval | None:
     if interval is None:
         return None
-    ends = list(interval) if isinstance(interval, tuple | list) else [interval]
-    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, numbers.Real) for end in ends):
+    ends = list(map(_number, interval)) if isinstance(interval, tuple | list) else [interval]
+    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise TypeError(f"perf.record({name!r}): interval must be (low, high), two numbers, got {interval!r}")
+    if not ends[0] <= ends[1]:
+        raise ValueError(f"perf.record({name!r}): interval must be (low, high), got {interval!r}")
     return Interval(*map(float, ends))

@@ -85,11 +85,34 @@ def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
 
 
 def checked(value: Call, instrument: str) -> Call:
-    """`value`. Raises `TypeError`, naming the instrument, for anything but a `call(...)`."""
+    """`value`. Raises `TypeError`, naming the instrument, for anything but a `call(...)`.
+
+    Raises `MeasurementError` for an argument that JAX cannot flatten.
+    """
     __tracebackhide__ = True
     if not isinstance(value, Call):
         raise TypeError(f"{instrument} takes call(fn, *args), got {type(value).__name__}: from perfsuite import call")
+    for name, argument in (*((f"args[{place}]", each) for place, each in enumerate(value.args)), *value.kwargs.items()):
+        check_flattens(f"{instrument}: {name}", argument, f"close over it: call(lambda: {value.label}(...))")
     return value
+
+
+def check_flattens(name: str, value: Any, to_do: str) -> None:
+    """Raise `MeasurementError` for a pytree that JAX cannot flatten, such as an object that does so only while it runs.
+
+    `name` says where it stands, `to_do` what to do.
+    """
+    __tracebackhide__ = True
+    import jax  # as below
+
+    try:
+        jax.tree.leaves(value, is_leaf=lambda node: isinstance(node, Iterator))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        kind = type(value).__name__
+        raise MeasurementError(
+            f"{name}, of type {kind}, is a pytree that cannot be flattened ({why}): {to_do}"
+        ) from None
 
 
 def label_of(fn: Callable) -> str:

@@ -90,5 +90,7 @@ def imports_of(name: str, after: Sequence[str] = ()) -> Imports:
         try:
             return from_json(Imports, output.read_bytes())
         except (FileNotFoundError, ValueError):
-            words = " ".join((ended.stdout + ended.stderr).decode(errors="replace").split())[-_LAST_WORDS:]
+            output_text = (ended.stdout + ended.stderr).decode(errors="replace")
+            # The traceback below the worker's own line; Python 3.13 marks that with another one.
+            words = " ".join(output_text.rpartition("__import__(module)")[2].split()).lstrip("~^ ")[-_LAST_WORDS:]
     raise MeasurementError(f"importing {name} ended with status {ended.returncode}: {words}")

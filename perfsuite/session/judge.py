@@ -7,9 +7,11 @@ are judged against it, and what was measured is recorded.
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate import baseline, verdict
@@ -25,6 +27,7 @@ from perfsuite.gate.environment import (
     target_environment,
 )
 from perfsuite.gate.verdict import Evidence, Result, Verdict, judge_absent
+from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import printable
 from perfsuite.options import HERE, SIZES, Options
@@ -59,31 +62,38 @@ class CollectedTests:
 
 
 class Judge:
-    """The baselines of one session. It starts JAX's backend, to know the present device.
+    """The baselines of one session.
 
     `gates` is whether metrics are judged at all, and fail their tests. `files` are the baselines of a session of
     several processes, which have those of process 0; else they are read, once each.
 
-    Raises `BaselineError` when the baselines of the present device or of the targets named in the options cannot be
-    read, or cannot be written although they are to be saved; `ValueError` for a target that is not known.
+    Raises `BaselineError` when the baselines of the targets named in the options cannot be read, or the folder cannot
+    be written although they are to be saved.
     """
 
     def __init__(self, options: Options, *, gates: bool = True, files: Mapping[str, Baselines] | None = None):
         self.options = options
         self.gates = gates
-        self.environment: Environment = present_environment()
-        self.device = device_slug(self.environment.device_kind)
-        """The name of the present device's baseline file."""
         self._shared = files is not None
         self._files = dict(files or {})
         self._damaged: dict[str, BaselineError] = {}
         self._environments: dict[str, Environment] = {}
         if options.save and not self._shared:
-            for target in (None, *options.targets):
-                check_writable(self.path_of(target))
-        for target in (None, *options.targets):
-            self.environment_of(target)
+            for path in (options.baselines / "new.json", *baseline_files(options.baselines)):
+                check_writable(path)
+        for target in options.targets:
             self.baselines_of(target)
+
+    @functools.cached_property
+    def environment(self) -> Environment:
+        """The present device and versions. Starts JAX's backend, which takes no more settings from then on."""
+        with compilers_silenced():
+            return present_environment()
+
+    @property
+    def device(self) -> str:
+        """The name of the present device's baseline file."""
+        return device_slug(self.environment.device_kind)
 
     def path_of(self, target: str | None) -> Path:
         """The baseline file of a target, or of the present device."""
@@ -161,21 +171,23 @@ class Judge:
         metrics: Collection[Metric],
         unknown: Mapping[tuple[str, str | None], str],
         lost: str = "",
+        uninstalled: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Result]:
         """The results of recorded metrics that a test did not make. It came to its end, or to what `lost` says.
 
-        `unknown` says of metrics, by id and target, why their instrument could not tell them.
+        `unknown` says of metrics, by id and target, why their instrument could not tell them. `uninstalled` says of
+        targets what is not installed. Their metrics fail, but in a save or with --perf-allow-missing.
         """
         if not self.gates:
             return []
         ids = {(metric.id, metric.target) for metric in metrics}
-        results = (
-            judge_absent(
-                test, id, entry, target, unknown.get((id, target)) or lost or self._why_not_here(entry, target)
-            )
-            for id, entry, target in self._recorded(self.key(test))
-            if (id, target) not in ids
-        )
+        required = not (self.options.save or self.options.allow_missing)
+        results = []
+        for id, entry, target in self._recorded(self.key(test)):
+            if (id, target) not in ids:
+                absent = uninstalled.get(target or "") or self._not_installed(target)
+                why = absent or unknown.get((id, target)) or lost or self._why_not_here(entry, target)
+                results.append(judge_absent(test, id, entry, target, why, fails=bool(absent) and required))
         return [result for result in results if not (self._removes and result.verdict == Verdict.MISSING)]
 
     def gone(self, collected: CollectedTests) -> list[Result]:
@@ -190,7 +202,7 @@ class Judge:
             judge_absent(test_of(key), id, entry, target, "")
             for key in sorted(keys)
             for id, entry, target in self._recorded(key)
-            if not self._why_not_here(entry, target)
+            if not (self._not_installed(target) or self._why_not_here(entry, target))
         ]
 
     @property
@@ -207,19 +219,21 @@ class Judge:
                 if entry.gates and (target is None or entry.provenance == "compiled"):
                     yield id, entry, target
 
+    def _not_installed(self, target: str | None) -> str:
+        """What of the compiler for a target is not installed, and the command that installs it."""
+        if target is None:
+            return ""
+        from perfsuite.measure.targets import targets  # most baselines are of the present device
+        from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
+
+        try:
+            check_available(targets.target(target).platform)
+        except (ValueError, TargetUnavailable) as error:
+            return str(error)
+        return ""
+
     def _why_not_here(self, entry: Entry, target: str | None) -> str:
-        """Why this session may lack a metric though its test is as it was; empty where it may not.
-
-        Its compiler is absent, or the metric could not be compared if it were there.
-        """
-        if target is not None:
-            from perfsuite.measure.targets import targets  # most baselines are of the present device
-            from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
-
-            try:
-                check_available(targets.target(target).platform)
-            except (ValueError, TargetUnavailable) as error:
-                return str(error)
+        """Why a metric could not be compared if it were there, though its test is as it was; empty where it could."""
         now, then = self.environment_of(target), entry.environment
         if then is not None and then.process_count != now.process_count:
             return f"process count differs ({then.process_count}, now {now.process_count})"

@@ -77,6 +77,8 @@ class Recorder:
         self._ids: dict[tuple[str, str | None], str] = {}
         self.unknown: dict[tuple[str, str | None], str] = {}
         """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
+        self.uninstalled: dict[str, str] = {}
+        """What the compiler for a target lacks here, by target."""
         self._kept: list[Callable[[], object]] = []
         self._ended = False
         self.metrics: dict[str, Metric] = {}
@@ -258,7 +260,7 @@ class Recorder:
         undecided = [result for result in self.results if result.strict]
         results = [self._judge.strictly(result, self._recorded[result.metric.title].where) for result in results]
         if ended or lost:
-            results += self._judge.absent(self._test, self.metrics.values(), self.unknown, lost)
+            results += self._judge.absent(self._test, self.metrics.values(), self.unknown, lost, self.uninstalled)
         self.results += results
         if self._judge.options.save:
             for keep in self._kept:

@@ -55,7 +55,7 @@ class PerfSession:
     def end_without(self, lost: CapabilityLost, *, in_full: bool) -> NoReturn:
         """The same for something that does not work with the libraries that are installed; `in_full` with the cause."""
         if "new" in self.options.strict:
-            self.unavailable(f"{lost} ({lost.details})" if in_full else str(lost))
+            self.unavailable(f"{lost} ({lost.details})" if in_full and lost.details else str(lost))
         raise Lost(str(lost), lost.details if in_full else "")
 
     def check(self, instrument: str, needs: Collection[Need]) -> None:

@@ -138,12 +138,22 @@ def test_a_ratio_or_a_time_of_another_processor_is_replaced(kind, direction):
     assert recorded(old, same)[0] == "update", "its processor is another one now"
 
 
-def test_an_info_metric_is_left_alone_until_it_moves_by_a_quarter():
-    def seconds(value):
-        return Entry(value, "s", "info", "measured", HERE)
+@pytest.mark.parametrize("provenance", ["measured", "compiled"])
+def test_information_is_written_only_with_another_metric_of_its_test_and_is_neither_better_nor_worse(provenance):
+    def info(seconds, environment=HERE, unit="s"):
+        return Entry(seconds, unit, "info", provenance, environment)
 
-    assert recorded(seconds(50), seconds(60))[0] == "keep"
-    assert recorded(seconds(50), seconds(70))[0] == "update"
+    old = Baselines("cpu", {"t": {"import": info(1.0), "share": info(0.5, unit="share"), "calls": count(3)}})
+    new = {"import": info(9.0), "share": info(0.1, unit="share"), "calls": count(3)}
+    for kinds in (None, ("better", "worse")):
+        merged, changes = merge(old, {"t": new}, kinds=kinds)
+        assert merged == old
+        assert {change.action for change in changes} == {"keep"}
+    merged, changes = merge(old, {"t": new | {"calls": count(4)}})
+    assert merged.metrics["t"] == new | {"calls": count(4)}
+    assert {change.id: change.direction for change in changes} == {"import": "same", "share": "same", "calls": "worse"}
+    merged, _ = merge(old, {"t": {"import": info(9.0, UPGRADED)}})
+    assert merged.metrics["t"]["import"].value == 9.0
 
 
 @pytest.mark.parametrize("fields", [{"unit": "calls"}, {"kind": "size"}, {"better": "higher"}])
@@ -219,18 +229,3 @@ def test_merging_leaves_the_old_baselines_as_they_were():
     before = {test: dict(entries) for test, entries in OLD.metrics.items()}
     merge(OLD, {"ran": {"a": count(9), "new": count()}}, trim={"ran"}, gone={"not run"})
     assert before == OLD.metrics
-
-
-def test_seconds_to_compile_for_a_target_are_left_as_they_are_until_a_version_changes():
-    """They belong to the machine that compiled, so each would write its own into the file."""
-
-    def info(seconds, libtpu, unit="s"):
-        environment = dataclasses.replace(HERE, libtpu=libtpu)
-        return Entry(seconds, unit, "info", "compiled", environment)
-
-    old = Baselines("tpu-v5e", {"test": {"compile": info(10, "0.1"), "intensity": info(10, "0.1", "FLOP/byte")}})
-    new = {"compile": info(99, "0.1"), "intensity": info(99, "0.1", "FLOP/byte")}
-    merged, _ = merge(old, {"test": new}, provenances=("compiled",))
-    assert {name: entry.value for name, entry in merged.metrics["test"].items()} == {"compile": 10, "intensity": 99}
-    merged, _ = merge(old, {"test": {"compile": info(99, "0.2")}}, provenances=("compiled",))
-    assert merged.metrics["test"]["compile"].value == 99

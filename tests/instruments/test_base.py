@@ -2,13 +2,16 @@
 
 import dataclasses
 import importlib.util
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import pytest
 from support.markdown_blocks import ROOT
 
+from perfsuite import fixture
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.base import METHODS, Declaration, Instrument, all_declared, checked_by
+from perfsuite.instruments.base import GROUP, METHODS, Declaration, Instrument, all_declared, checked_by
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import CapabilityLost
 
 DECLARED = all_declared()
@@ -83,3 +86,12 @@ def test_a_budget_that_is_none_says_how_to_write_one(budget, begin):
         begin(DECLARED["perf.compare"], budget)
     with pytest.raises(TypeError, match=r"^perf\.other: budget must be a Budget, got "):
         begin(Declaration("perf.other"), budget)
+
+
+def test_an_instrument_named_as_an_attribute_of_perf_is_an_error_that_names_it(monkeypatch, bare_perf):
+    offered = {"size": [EntryPoint("size", "other:Sizes", GROUP)]}
+    monkeypatch.setattr(fixture, "foreign_methods", lambda: offered)
+    with pytest.raises(
+        MeasurementError, match=r"perf\.size is perfsuite's own: give the instrument other:Sizes another"
+    ):
+        fixture.Perf(bare_perf._state.session, bare_perf._state.item, tolerance=None, seconds=1.0)

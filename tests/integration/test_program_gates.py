@@ -103,17 +103,36 @@ def test_metrics_of_the_same_function_and_of_two_devices_stand_side_by_side(run)
     )
 
 
+def unavailable(platform):
+    raise TargetUnavailable('libtpu is not installed: pip install "perfsuite[tpu]"')
+
+
 def test_without_the_compiler_a_test_is_skipped_and_fails_under_strict(project, run, monkeypatch):
     from perfsuite.measure.targets import target_compiler
 
-    def unavailable(platform):
-        raise TargetUnavailable('libtpu is not installed: pip install "perfsuite[tpu]"')
-
     monkeypatch.setattr(target_compiler, "check_available", unavailable)
-    run(STEP).assert_outcomes(skipped=1)
+    result = run(STEP)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(['1 test skipped: *pip install "perfsuite*"'])
     result = run(STEP, "--perf-strict")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(['*pip install "perfsuite*"*--perf-strict*'])
+
+
+def test_without_the_compiler_a_test_that_has_baselines_fails_unless_that_is_allowed(project, run, monkeypatch):
+    from perfsuite.measure.targets import target_compiler
+
+    run(STEP, "--perf-save").assert_outcomes(passed=1)
+    before = (project.path / "baselines/tpu-v5e.json").read_bytes()
+    monkeypatch.setattr(target_compiler, "check_available", unavailable)
+    result = run(f"perf.record('calls', 3, unit='calls', kind='count')\n{STEP}", "-v")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ['lambda *not measured: *pip install "perfsuite*"*--perf-allow-missing', "  calls * new"]
+    )
+    run(STEP, "--perf-allow-missing").assert_outcomes(skipped=1)
+    run(STEP, "--perf-save").assert_outcomes(skipped=1)
+    assert (project.path / "baselines/tpu-v5e.json").read_bytes() == before
 
 
 SECTION = "*differences from the baseline's program:"

@@ -126,3 +126,16 @@ def test_an_instrument_that_fails_at_import_fails_the_tests_that_use_it(project,
     result.stdout.fnmatch_lines(
         ["*perfsuite.instruments.memory*", "*perf.host_calls does not check*perf.compare does*"]
     )
+
+
+def test_conftest_files_and_test_modules_set_the_devices_before_the_backend_starts(pytester):
+    pytester.mkdir("below")
+    (pytester.path / "below/conftest.py").write_text("import jax\njax.config.update('jax_num_cpu_devices', 3)\n")
+    (pytester.path / "below/test_mesh.py").write_text(
+        "import jax\n"
+        "def test_plain(): assert jax.device_count() == 3\n"
+        "def test_perf(perf): perf.record('devices', jax.device_count(), unit='devices', kind='count')\n"
+    )
+    result = pytester.runpytest_subprocess("--perf", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["collected 2 items", "perfsuite: 3 x cpu *", "below/test_mesh.py ..*"])

@@ -82,8 +82,8 @@ def test_a_backend_that_is_started_has_its_line():
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("absent", "importing absent ended with status 1: .* ModuleNotFoundError: No module named 'absent'"),
-        ("broken", "importing broken ended with status 1: .* ZeroDivisionError: division by zero"),
+        ("absent", "importing absent ended with status 1: ModuleNotFoundError: No module named 'absent'"),
+        ("broken", "importing broken ended with status 1: File .*broken.* ZeroDivisionError: division by zero"),
         ("exits", "importing exits ended with status 3: "),
         ("dies", "importing dies ended with status -6: out of paper.*"),
     ],

@@ -32,7 +32,7 @@ REPORTED = Entry(104.7, "ms", "time", "reported", source="a lab note")
 def start(tmp_path, monkeypatch):
     """The judge of a session on a device of one's choice."""
 
-    def start(present=CPU, *targets, save=True, strict=(), size="small"):
+    def start(present=CPU, *targets, save=True, strict=(), size="small", allow_missing=False):
         monkeypatch.setattr(judge_module, "present_environment", lambda: present)
         monkeypatch.setattr(judge_module, "installed", lambda package: "0.0.42")
         options = Options(
@@ -45,6 +45,7 @@ def start(tmp_path, monkeypatch):
             baselines=tmp_path,
             targets=targets,
             targets_from="--perf-target",
+            allow_missing=allow_missing,
         )
         return Judge(options)
 
@@ -283,7 +284,7 @@ def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start,
 # Recorded metrics that are not made any more.
 
 
-def test_a_metric_that_cannot_be_made_here_is_not_missing(start, monkeypatch):
+def test_a_metric_that_cannot_be_made_here_is_missing_only_where_a_compiler_is_not_installed(start, monkeypatch):
     host_calls = Metric("step host calls", 3, "calls", "count")
     saved(start(), ran(host_calls, flops(target="tpu-v5e"), flops()))
     elsewhere = start(dataclasses.replace(CPU, python="3.13.1"), save=False)
@@ -291,9 +292,9 @@ def test_a_metric_that_cannot_be_made_here_is_not_missing(start, monkeypatch):
     assert lost(elsewhere) == [
         (Verdict.MISSING, "step flops"),
         (Verdict.NOT_COMPARABLE, "step host calls"),
-        (Verdict.NOT_COMPARABLE, "step flops @ tpu-v5e"),
+        (Verdict.MISSING, "step flops @ tpu-v5e"),
     ]
-    alone = start(dataclasses.replace(CPU, process_count=2), save=False)
+    alone = start(dataclasses.replace(CPU, process_count=2), save=False, allow_missing=True)
     assert {verdict for verdict, _ in lost(alone)} == {Verdict.NOT_COMPARABLE}
 
 

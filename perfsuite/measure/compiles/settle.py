@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from perfsuite.measure import progress
-from perfsuite.measure.call import Call, leaves_with_paths, refuse_ended, text_of_array
+from perfsuite.measure.call import Call, check_flattens, leaves_with_paths, refuse_ended, text_of_array
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning
 
@@ -80,6 +80,7 @@ def run_once(call: Call) -> compiles.Compiles:
     # Nothing is timed here, and on an accelerator the first run may compile for minutes.
     with progress.waiting(f"warming {call.label}"), compiles.open_context(compiles.Compiles()) as watch:
         outputs = call.run()
+        check_flattens(f"what {call.label} returns", outputs, "return its arrays in its place")
         after = jax.tree.leaves((args, call.kwargs))  # the call may have put arrays into them
         if any(isinstance(leaf, Iterator) for leaf in after):
             refuse_ended((), dict(leaves_with_paths(args, call.kwargs)), call.label)
