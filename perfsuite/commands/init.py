@@ -21,18 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.commands import CommandError, of_pytest
+from perfsuite.measure.compiler_stderr import compilers_silenced
+from perfsuite.measure.installed import install
+from perfsuite.measure.targets.targets import target
 
 SUMMARY = "write a first perf test of a function"
 
 EXAMPLES = """examples:
   perfsuite init mypackage.train:step
+  perfsuite init mypackage.train:Trainer.step
   perfsuite init mypackage.train:step --file checks/test_step.py
 """
 
 SIZE = 8
 """Of a dimension that an annotation names and gives no number."""
 
-_NAMED = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+_NAMED = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)?)")
 _FOLDERS = (".", "src")
 _NUMBERS = {bool: False, int: 1, float: 1.0}
 _DTYPES = ("float32", "int32", "bool", "prng_key")
@@ -48,9 +52,9 @@ _TAKEN = {"call", "fill_in", "jax", "jnp", "one_call", "perf", "perf_target"}
 """Names that the file has for something else."""
 
 _TEMPLATE = '''\
-"""Perf tests of {module}.{name}: `pytest --perf` runs them, `pytest --perf-save` records their baselines."""
+"""Perf tests of {module}:{function}: `pytest --perf` runs them, `pytest --perf-save` records their baselines."""
 
-{imports}from {module} import {alias}
+{imports}from {module} import {imported}
 
 from perfsuite import call
 
@@ -78,13 +82,13 @@ _PROGRAM = """
 
 def test_{name}_does_not_become_a_worse_program(perf, perf_target):
     program = perf.program(one_call(), perf_target)
-    assert not program.lost_donations
+    assert not program.lost_donations, "\\n".join(map(str, program.lost_donations))
 """
 
 _FILL_IN = """
 
 def fill_in(argument):
-    raise NotImplementedError(f"{file}: write the argument `{{argument}}` of {name} in the place of fill_in")
+    raise NotImplementedError(f"{file}: write the argument `{{argument}}` of {function} in the place of fill_in")
 """
 
 _CARRY = """\
@@ -94,7 +98,7 @@ _CARRY = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help="the function to test, as Python imports it")
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help="the function or Class.method to test")
     parser.add_argument("--file", type=Path, help="the file to write (default: tests/test_perf_FUNCTION.py)")
 
 
@@ -136,13 +140,15 @@ def run(arguments: argparse.Namespace) -> int:
     if named is None:
         raise CommandError(f"{arguments.function!r} is not module:function, such as mypackage.train:step")
     module, name = named.groups()
-    file = arguments.file or Path("tests", f"test_perf_{name}.py")
+    file = arguments.file or Path("tests", f"test_perf_{name.replace('.', '_')}.py")
     if file.exists():
         raise CommandError(f"{file} is there already: give another with --file, or delete it")
-    function, folder = _loaded(module, name)
-    needed = _arguments(function)
-    unknown = [str(each) for each in needed if each.value is UNKNOWN]
-    carry, problem = (0, "") if unknown else _carried(function, needed)
+    extras = _extras_of_targets()
+    with compilers_silenced():
+        function, folder = _loaded(module, name)
+        needed = _arguments(function)
+        unknown = [str(each) for each in needed if each.value is UNKNOWN]
+        carry, problem = (0, "") if unknown else _carried(function, needed)
     jitted = hasattr(function, "lower")
     text = _test(module, name, file.as_posix(), needed, carry, jitted)
     try:
@@ -155,12 +161,22 @@ def run(arguments: argparse.Namespace) -> int:
         f"correct the arguments of {name} in {file}: with them it raises {problem}": problem,
         f"{name} is not jitted: name the jitted function for a test of its program": not jitted,
         f"add to pytest's settings: pythonpath = {folder}": folder,
+        f"install the compilers of perf_targets, here and in CI: {install(*extras)}": extras,
         f"pytest --perf-save {file}": True,
         f"commit {file} and the baselines; from then on `pytest --perf` fails what got worse": True,
     }
     left = (step for step, is_left in steps.items() if is_left)
     print(f"wrote {file}", "next:", *(f"  {number}. {step}" for number, step in enumerate(left, 1)), sep="\n")
     return 0
+
+
+def _extras_of_targets() -> list[str]:
+    """The extras of perfsuite that bring the compilers for the ini option perf_targets."""
+    names = of_pytest(lambda config: config.getini("perf_targets"))
+    try:
+        return sorted({{"tpu": "tpu", "cuda": "gpu"}[target(name).platform] for name in names})
+    except ValueError as error:
+        raise CommandError(f"the ini option perf_targets: {error}") from None
 
 
 def _loaded(module: str, name: str) -> tuple[Callable, str]:
@@ -172,12 +188,14 @@ def _loaded(module: str, name: str) -> tuple[Callable, str]:
         folder = next((each for each in _FOLDERS if PathFinder.find_spec(top, [os.path.abspath(each)])), "")
         sys.path[:0] = [os.path.abspath(folder)] if folder else []
     try:
-        function = getattr(importlib.import_module(module), name, None)
+        function: Any = importlib.import_module(module)
+        for part in name.split("."):
+            function = getattr(function, part, None)
     except (Exception, SystemExit) as error:
         raise CommandError(f"`import {module}` fails: {type(error).__name__}: {error}") from None
     if inspect.isclass(function) or not callable(function):
         what = "is not there" if function is None else f"is a {type(function).__name__}"
-        raise CommandError(f"{module}:{name} {what}: name a function")
+        raise CommandError(f"{module}:{name} {what}: name a function, or a method: Class.method")
     return function, folder
 
 
@@ -259,8 +277,17 @@ def _test(module: str, name: str, file: str, needed: list[Argument], carry: int,
     imported = "".join(line for line, used in imports if used in source)
     unknown = any(each.value is UNKNOWN for each in needed)
     source += _CARRY if unknown else f"        carry={carry},\n" if carry else ""
+    owner, dot, method = name.partition(".")
     # Pytest would take an imported test_step for a test.
-    step = f"the_{name}" if name in _TAKEN or name.startswith("test") else name
-    alias = name if step == name else f"{name} as {step}"
+    alias = f"the_{owner}" if owner in _TAKEN or owner.lower().startswith("test") else owner
     text = _TEMPLATE + (_PROGRAM if jitted else "") + (_FILL_IN if unknown else "")
-    return text.format(module=module, name=name, file=file, step=step, alias=alias, imports=imported, arguments=source)
+    return text.format(
+        module=module,
+        function=name,
+        name=name.replace(".", "_"),
+        file=file,
+        step=f"{alias}{dot}{method}",
+        imported=owner if alias == owner else f"{owner} as {alias}",
+        imports=imported,
+        arguments=source,
+    )

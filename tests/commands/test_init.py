@@ -11,13 +11,21 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from perfsuite.commands import main
 from perfsuite.commands.init import _arguments, _carried
+from perfsuite.measure.installed import install
 
 STEPS = """
+import functools
+
 import jax
 from jaxtyping import Array, Float
 
 class Model:
-    pass
+    def __init__(self, rate=0.1):
+        self.rate = rate
+
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+    def step(self, w: Float[Array, "8"], unused: Float[Array, "3"]):
+        return w * self.rate
 
 SIZE = 3
 
@@ -94,6 +102,26 @@ def test_a_function_of_any_name_and_of_no_or_unknown_arguments(steps, capsys, na
         text = text.replace(f'fill_in("{argument}")', "1.0")
     written(steps, name).write_text(text)
     steps.runpytest_inprocess("--perf").assert_outcomes(passed=3 if name == "test_step" else 2)
+
+
+def test_a_method_is_called_on_its_object_and_a_lost_donation_is_a_line(steps, capsys):
+    steps.makefile(".ini", pytest="[pytest]\npythonpath = src\n")
+    assert main(["init", "lib.steps:Model.step"]) == 0
+    assert "write the arguments of Model.step into tests/test_perf_Model_step.py: self" in capsys.readouterr().out
+    file = written(steps, "Model_step")
+    file.write_text(file.read_text().replace('fill_in("self")', "Model()").replace("    )\n", "        carry=0)\n", 1))
+    result = steps.runpytest_inprocess("--perf", "-k", "program")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E * args[[]2]: float32[[]3]: the program does not use it"])
+
+
+def test_the_compilers_of_targets_are_next(steps, capsys):
+    targets = "[pytest]\npythonpath = src\nperf_targets = tpu-v5e gpu-h100 tpu-v6e\n"
+    steps.makefile(".ini", pytest=targets)
+    assert main(["init", "lib.steps:step"]) == 0
+    assert f"install the compilers of perf_targets, here and in CI: {install('gpu', 'tpu')}" in capsys.readouterr().out
+    steps.makefile(".ini", pytest=targets.replace("v6e", "v66"))
+    assert "the ini option perf_targets: no target 'tpu-v66'" in refused(capsys, "lib.steps:nothing")
 
 
 def test_a_value_that_the_function_does_not_take_and_a_module_off_the_path_are_next(steps, capsys):

@@ -165,6 +165,10 @@ class DonatedArgument:
     source: SourceFrame | None = None
     reason: str = ""
 
+    def __str__(self) -> str:
+        """`args[0]['w']: float32[8,16]: the program does not use it`."""
+        return f"{self.path}: {self.array}: {self.reason.removeprefix(f'{self.array}: ')}"
+
     @property
     def where(self) -> str:
         """The line where its function is defined; its path where that is not known."""
