@@ -1,16 +1,19 @@
 """What takes long, on one line of the terminal below pytest's own, which is rewritten and erased.
 
 The line is for a person at a terminal: not for a file or a pipe, pytest-xdist's workers, CI, Windows, or a TERM that is
-dumb or unset. Nor with -s or --capture=tee-sys, where tests print on the same lines, nor with -qq.
+dumb or unset. Nor with -s or --capture=tee-sys, where tests print on the same lines, nor with -qq. A file, a pipe and
+CI get a line of their own, each half minute.
 
 pytest captures the standard output while a test runs. So the line goes to a duplicate of its descriptor from before the
 first test, in one write of the operating system that needs no lock or buffer of Python.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -27,17 +30,17 @@ _ERASE = "\x1b[J"
 
 _NARROWEST = 20
 
+LOG_SECONDS = 30.0
+
 
 def wanted(config: pytest.Config, environment: Mapping[str, str], *, is_terminal: bool) -> bool:
     """Whether a person would see the line, and see it alone."""
     return (
         is_terminal
         and os.name == "posix"
-        and not hasattr(config, "workerinput")
         and environment.get("TERM", "dumb") not in ("", "dumb")
         and not environment.get("CI")
         and config.option.capture in ("fd", "sys")
-        and config.option.verbose > -2
     )
 
 
@@ -76,6 +79,21 @@ class ProgressLine:
             os.write(self._descriptor, text.encode("ascii", "backslashreplace"))
 
 
+class ProgressLog:
+    """A listener that writes to the log `descriptor`, a line each half minute."""
+
+    def __init__(self, descriptor: int, *, clock: Callable[[], float] = time.monotonic):
+        self._descriptor = descriptor
+        self._clock = clock
+        self._written = -math.inf
+
+    def __call__(self, now: Progress | None) -> None:
+        if now is not None and now.seconds >= LOG_SECONDS and self._clock() - self._written >= LOG_SECONDS:
+            self._written = self._clock()
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, f"\nperfsuite: {progress_words(now)}\n".encode("ascii", "backslashreplace"))
+
+
 def progress_words(now: Progress) -> str:
     """`comparing step with plain: 12 of 30 s at most`, `compiling step for tpu-v5e: 34 s (209 s last time)`."""
     if now.most_seconds is not None:
@@ -87,23 +105,24 @@ def progress_words(now: Progress) -> str:
 
 
 @contextlib.contextmanager
-def shown_below(config: pytest.Config) -> Iterator[ProgressLine | None]:
-    """Show what takes long inside, if a person would see it. Open it while pytest does not capture."""
+def shown_below(config: pytest.Config) -> Iterator[ProgressLine | ProgressLog | None]:
+    """Show what takes long inside, if anybody would see it. Open it while pytest does not capture."""
     try:
-        is_terminal = os.isatty(sys.stdout.fileno())
+        descriptor = os.dup(sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):  # a stream of Python's own, a closed one, or none
-        is_terminal = False
-    if not wanted(config, os.environ, is_terminal=is_terminal):
+        descriptor = None
+    if descriptor is None or hasattr(config, "workerinput") or config.option.verbose <= -2:
         yield None
         return
-    descriptor = os.dup(sys.stdout.fileno())
-    line = ProgressLine(descriptor)
-    config.pluginmanager.register(line, "perfsuite-progress")
+    line: ProgressLine | ProgressLog = ProgressLog(descriptor)
+    if wanted(config, os.environ, is_terminal=os.isatty(descriptor)):
+        line = ProgressLine(descriptor)
+        config.pluginmanager.register(line, "perfsuite-progress")
     try:
         with progress.listening(line):
             yield line
     finally:
-        line.erase()
+        line(None)
         os.close(descriptor)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.hooks.progress import ProgressLine, progress_words, wanted
+from perfsuite.hooks.progress import ProgressLine, ProgressLog, progress_words, shown_below, wanted
 from perfsuite.measure.progress import Progress
 
 
@@ -40,16 +40,13 @@ def config(*, worker=False, capture="fd", verbose=0):
     ("expected", "environment", "options", "is_terminal"),
     [
         (True, {"TERM": "xterm-256color"}, {}, True),
-        (True, {"TERM": "xterm"}, {"verbose": -1}, True),
         (True, {"TERM": "xterm"}, {"capture": "sys"}, True),
         (False, {"TERM": "xterm"}, {}, False),
         (False, {"TERM": "dumb"}, {}, True),
         (False, {}, {}, True),
         (False, {"TERM": "xterm", "CI": "true"}, {}, True),
-        (False, {"TERM": "xterm"}, {"worker": True}, True),
         (False, {"TERM": "xterm"}, {"capture": "no"}, True),
         (False, {"TERM": "xterm"}, {"capture": "tee-sys"}, True),
-        (False, {"TERM": "xterm"}, {"verbose": -2}, True),
     ],
 )
 def test_only_a_person_at_a_terminal_sees_it(expected, environment, options, is_terminal):
@@ -95,6 +92,41 @@ def test_a_line_never_wraps_and_has_no_control_characters(pipe):
     assert len(text) == 39
     assert text.startswith("comparing ?[2J\\u4e2d")
     assert text.endswith("...")
+
+
+def test_a_log_has_a_line_each_half_minute(pipe):
+    now = 100.0
+    log = ProgressLog(pipe.end, clock=lambda: now)
+    log(Progress("compiling a", 29.0))
+    assert pipe.written() == ""
+    log(Progress("compiling a", 31.0))
+    assert pipe.written() == "\nperfsuite: compiling a: 31 s\n"
+    log(None)
+    now += 29.0
+    log(Progress("compiling b", 60.0))
+    assert pipe.written() == ""
+    now += 1.0
+    log(Progress("compiling b", 61.0))
+    assert pipe.written() == "\nperfsuite: compiling b: 61 s\n"
+    os.close(pipe.end)
+    now += 60.0
+    log(Progress("compiling b", 121.0))
+
+
+@pytest.mark.parametrize(
+    ("expected", "options"),
+    [
+        (True, {}),
+        (True, {"verbose": -1}),
+        (True, {"capture": "no"}),
+        (False, {"worker": True}),
+        (False, {"verbose": -2}),
+    ],
+)
+def test_what_is_no_terminal_gets_the_log(pipe, monkeypatch, expected, options):
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=lambda: pipe.end))
+    with shown_below(config(**options)) as listener:
+        assert isinstance(listener, ProgressLog) is expected
 
 
 def test_a_terminal_that_is_gone_fails_nothing(pipe):
