@@ -515,7 +515,12 @@ _PREFIX = "jax-"
 
 
 def folder_here(folder: Path) -> Path:
-    """The folder of the baselines for the jax that is installed. Raises `BaselineError` like `folder_for`."""
+    """The folder of the baselines for the jax that is installed.
+
+    Raises `BaselineError` like `folder_for`, and where a file has the folder's name.
+    """
+    if folder.is_file():
+        raise BaselineError(folder, "a file has the name of the folder of baselines: move it, or use --perf-baselines")
     return folder_for(folder, installed("jax") or "0")
 
 

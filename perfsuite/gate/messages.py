@@ -234,6 +234,8 @@ def to_settle(result: Result) -> str:
 
 def why_open(result: Result) -> str:
     """Why a gate is undecided, in words that count several of them: `3 with the limit inside the interval`."""
+    if result.note:
+        return "that the instrument leaves open"
     if result.rerun is not None:
         return "not confirmed in a fresh process"
     if result.processor:

@@ -3,11 +3,12 @@
 import itertools
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from perfsuite.gate.messages import change_in_words, evidence_lines, unit_of
 from perfsuite.gate.verdict import Result, Verdict
-from perfsuite.measure.metric import span, title
+from perfsuite.measure.metric import span
 from perfsuite.measure.words import number
 
 Paint = Callable[[str, str], str]
@@ -84,22 +85,27 @@ _COLUMNS = ("metric", "value", "against", "change", "verdict")
 def metric_table(results: Sequence[Result], width: int = PAGE_WIDTH) -> list[tuple[str, Result | None]]:
     """The lines of the table, each with its result; those of its head and of the tests' ids have none.
 
-    No line is longer than `width` characters, where the values leave room for the names: names are cut in the middle.
+    No line is longer than `width` characters, where the values alone are not: a name that does not fit beside its
+    values stands above them.
     """
     with_intervals, without = (
         [_COLUMNS, *(_cells(result, intervals=each) for result in results)] for each in (True, False)
     )
     head, *rows = with_intervals if _left(with_intervals, width) >= _NARROWEST_NAME else without
-    longest = max(_left([head, *rows], width), _NARROWEST_NAME // 2)
+    longest = max(_left([head, *rows], width), len(_COLUMNS[0]))
     own = _tests_that_say_their_target(results)
+    names = [result.metric.name if result.test in own else result.metric.title for result in results]
     named = [
-        (" " * _GAP + _row_name(result, longest, with_target=result.test not in own), *row[1:])
-        for result, row in zip(results, rows, strict=True)
+        (" " * _GAP + name if len(name) <= longest else "", *row[1:]) for name, row in zip(names, rows, strict=True)
     ]
-    top, lines = by_test(head, named, [result.test for result in results])
-    return [(top, None)] + [
-        (clipped(line, width), None) if index is None else (line, results[index]) for line, index in lines
-    ]
+    top, body = by_test(head, named, [result.test for result in results])
+    lines: list[tuple[str, Result | None]] = [(top, None)]
+    for line, index in body:
+        result = None if index is None else results[index]
+        above = line if index is None else " " * _GAP + names[index] if len(names[index]) > longest else ""
+        lines += [(part, result) for part in textwrap.wrap(above, width, subsequent_indent=" " * _GAP)]
+        lines += [] if index is None else [(line, result)]
+    return lines
 
 
 def _cells(result: Result, *, intervals: bool) -> tuple[str, ...]:
@@ -128,12 +134,6 @@ def _tests_that_say_their_target(results: Sequence[Result]) -> set[str]:
         for test, (target, *others) in targets.items()
         if target is not None and not others and target in test.partition("[")[2]
     }
-
-
-def _row_name(result: Result, most: int, *, with_target: bool) -> str:
-    metric = result.metric
-    target = "" if metric.target is None or not with_target else title("", metric.target)
-    return clipped(metric.name, max(most - len(target), _NARROWEST_NAME // 3)) + target
 
 
 def result_lines(results: Sequence[Result], paint: Paint = uncolored) -> Iterator[str]:

@@ -24,7 +24,7 @@ from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import number, plural
-from perfsuite.report.tables import clipped, metric_table
+from perfsuite.report.tables import PAGE_WIDTH, clipped, metric_table
 from perfsuite.session.judge import Judge
 from perfsuite.session.records import TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession
@@ -183,9 +183,10 @@ def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], s
     reasons = collections.Counter(map(why, found))
     lines = [Line(_reasons(str(verdict), reasons), painted(verdict))]
     example = next(result for result in found if why(result) == reasons.most_common(1)[0][0])
-    if settles := messages.to_settle(example):
-        name = clipped(example.metric.title, _LONGEST_NAME)
-        lines.append(Line(f"  {name}: {settles}", painted(verdict), optional=True))
+    name = clipped(example.metric.title, _LONGEST_NAME)
+    settles = messages.to_settle(example)
+    if advice := example.note or (settles and f"{name}: {settles}"):
+        lines.append(Line(f"  {advice}", painted(verdict), optional=True))
     return lines
 
 
@@ -275,7 +276,9 @@ def session_summary(
     if results or gone or lost:
         reporter.section("perfsuite", sep="=")
         if verbose:
-            for line, result in metric_table(results, width) if results else ():
+            # Of a pipe or a log pytest knows no width.
+            page = width if reporter.isatty else max(width, PAGE_WIDTH)
+            for line, result in metric_table(results, page) if results else ():
                 reporter.line(line, **(painted(result.verdict) if result else {}))
             _write(reporter, explanations([result for record in session.records for result in _untold(record)], gone))
         lines += overview(results, gone, saving=saving, lost=list(lost.values()))

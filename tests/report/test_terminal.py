@@ -74,7 +74,20 @@ def test_no_line_is_wider_than_the_terminal(width, length):
     ]
     found = lines(*results, width=width)
     assert max(map(len, found)) <= width
-    assert found[4].split("  ")[1].endswith(" @ tpu-v5e")
+    assert f"{'a' * length}@tpu-v5e" in "".join(found).replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("isatty", "width", "place"), [(True, 80, "above"), (True, 160, "beside"), (False, 80, "beside")]
+)
+def test_a_name_is_whole_above_its_values_where_it_does_not_fit_beside_them(isatty, width, place):
+    names = [f"step_of_a_module/reference_step_of_it {what} to ready" for what in ("ratio", "overhead")]
+    results = [result(name, 0.9462, unit="of the time to ready", baseline=0.9) for name in names]
+    shown = written(Reporter(verbosity=1, width=width, isatty=isatty), *results).lines
+    for name in names:
+        row = shown.index(next(line for line in shown if name in line))
+        assert ("of the time to ready" in shown[row]) is (place == "beside")
+        assert "0.9462 of the time to ready" in shown[row + (place == "above")]
 
 
 def test_a_target_that_the_id_of_the_test_has_is_not_said_again():
@@ -159,6 +172,13 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
     assert found[0].markup == {"red": True}
 
 
+def test_the_summary_gives_the_instruments_own_reason_for_an_open_verdict():
+    reason = "c may or may not wait: the device has too little to do. Take a larger input"
+    verdict = result("c", verdict=Verdict.INCONCLUSIVE, source="budget", limit=1.0, note=reason)
+    assert f"  {reason}" in closing(verdict)
+    assert [line.text for line in explanations([verdict])] == [f"inconclusive: {TEST}: {reason}"]
+
+
 def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
     moves, runs = "perf.transfers does not work with jax 0.14.0", "perf.dispatches does not work with jax 0.14.0"
     results = [
@@ -182,7 +202,8 @@ ROOT = Path("/project")
 class Reporter:
     """Takes the place of pytest's terminal reporter: keeps the lines, and how each was marked up."""
 
-    def __init__(self, verbosity=0, width=80):
+    def __init__(self, verbosity=0, width=80, isatty=True):
+        self.isatty = isatty
         writer = SimpleNamespace(fullwidth=width)
         self.config = SimpleNamespace(get_terminal_writer=lambda: writer, get_verbosity=lambda: verbosity)
         self.lines = []

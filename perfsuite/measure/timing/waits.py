@@ -73,11 +73,11 @@ _WAITS = ("block_until_ready", "device_get", "effects_barrier")
 """Names that show that a line waits for the device."""
 
 _WORKS = (
-    "it {0}, and its thread works all that time rather than waits: the device has too little to do to tell waiting "
-    "from dispatch, or its work is done in the calling thread, as on CPU where the program calls back into Python. "
-    "Take a larger input, and a program without callbacks"
+    "the device has too little to do. Take a larger input, and a program without callbacks: it {0}, and its thread "
+    "works all that time rather than waits, or the work is done in the calling thread, as on CPU where the program "
+    "calls back into Python"
 )
-_TOO_NEAR = "it {0}: too near to call. Take a larger input, or allow more --perf-seconds"
+_TOO_NEAR = "too near to call. Take a larger input, or allow more --perf-seconds: it {0}"
 _NOT_ITS_OWN = (
     "it {0}, and its stack never shows a line that waits for the device. On a CPU JAX itself waits in a program over "
     "several devices, and in every call where jax_cpu_enable_async_dispatch is off: an accelerator can tell. Only "
