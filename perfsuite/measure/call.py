@@ -6,11 +6,14 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from perfsuite.measure.errors import MeasurementError
 
 _Function = TypeVar("_Function", bound=Callable)
+
+Place: TypeAlias = int | str
+"""Of an output or an argument: its number, or its name."""
 
 _SLOTS = 1 << 15
 """Of 8 bytes. A chunk is twice as large as the power of two that holds the frame: so there is as much room again, 256
@@ -22,22 +25,32 @@ _NOT_BEGUN = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
 class Call:
     """A function with its arguments. Make one with `call`.
 
-    After each run of a call that carries, the first `carry` outputs replace the first `carry` arguments. So a train
-    state that the function donates is never used twice, and is not copied.
+    After each run of a call that carries, the first `carry` outputs replace the first `carry` arguments, or those that
+    `carry` maps replace theirs. So a train state that the function donates is never used twice, and is not copied.
     """
 
     fn: Callable
     args: tuple
     kwargs: dict[str, Any]
-    carry: int
+    carry: int | Mapping[Place, Place]
 
     @property
     def label(self) -> str:
         """The function's name, as it appears in metrics and messages."""
         return label_of(self.fn)
 
+    def state(self) -> Iterator[tuple[str, Any]]:
+        """The leaves of the arguments that outputs replace, with their paths."""
+        places = range(self.carry) if isinstance(self.carry, int) else self.carry.values()
+        args = tuple(arg if place in places else None for place, arg in enumerate(self.args))
+        return leaves_with_paths(args, {name: arg for name, arg in self.kwargs.items() if name in places})
+
+    def take_over(self, other: "Call") -> None:
+        """Go on with the arguments that another call of the same function has by now."""
+        self.args, self.kwargs = other.args, other.kwargs
+
     def carry_on(self, outputs) -> None:
-        """Feed the first `carry` of `outputs` back as the first arguments of the next run.
+        """Feed what of `outputs` is carried back as arguments of the next run.
 
         Raises `MeasurementError` for outputs of a function that has not begun to run.
         """
@@ -47,7 +60,7 @@ class Call:
         if any(isinstance(value, Iterator) for value in (*self.args, *self.kwargs.values())):
             refuse_ended(self.args, self.kwargs, self.label)
         if self.carry:
-            self.args = carried(outputs, self.args, self.carry, self.label)
+            self.args, self.kwargs = carried(outputs, self.args, self.kwargs, self.carry, self.label)
 
     def run(self):
         """Run once, without waiting for the device, and return the outputs."""
@@ -61,27 +74,51 @@ class Call:
         return f"call({self.label}, {len(self.args)} arguments{carried})"
 
 
-def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
+def call(fn: Callable, /, *args, carry: int | Mapping[Place, Place] = 0, **kwargs) -> Call:
     """A function with its arguments, for `perf.time`, `perf.compare` and the other instruments.
 
     `carry=n` feeds the first n outputs back as the first n arguments: `call(step, model, opt_state, batch, carry=2)`
     times a train step that donates `model` and `opt_state`. With `carry=1`, an output that is not a plain tuple or list
     is carried whole.
 
-    Raises `TypeError` when `fn` is not callable, and `ValueError` when `carry` is negative or more than the number of
-    positional arguments.
+    `carry={0: 1, "state": "opt_state"}` says which output becomes which argument. An output is named by its place in a
+    plain tuple or list (any other output is place 0), or by its key or attribute; an argument by its place, or by its
+    keyword.
+
+    Raises `TypeError` when `fn` is not callable, and `ValueError` when `carry` is negative, more than the number of
+    positional arguments, or names an argument that is not there, or one twice.
     """
     if not callable(fn):
         raise TypeError(
             f"call(fn, *args): fn must be callable, got {type(fn).__name__}; pass the function itself, not its result"
         )
+    if isinstance(carry, Mapping):
+        _check_places(carry, args, kwargs, label_of(fn))
+        return Call(fn, args, kwargs, dict(carry))
     if isinstance(carry, bool) or not isinstance(carry, int):
-        raise TypeError(f"call({label_of(fn)}, carry=...): carry must be an int, got {carry!r}")
+        raise TypeError(
+            f"call({label_of(fn)}, carry=...): carry must be an int, or {{output: argument}}, got {carry!r}"
+        )
     if not 0 <= carry <= len(args):
         raise ValueError(
             f"call({label_of(fn)}, carry={carry}): carry must be between 0 and the {len(args)} positional arguments"
         )
     return Call(fn, args, kwargs, carry)
+
+
+def _check_places(carry: Mapping[Place, Place], args: tuple, kwargs: Mapping[str, Any], label: str) -> None:
+    __tracebackhide__ = True
+    what = f"call({label}, carry={dict(carry)})"
+    for place in (*carry, *carry.values()):
+        if isinstance(place, bool) or not isinstance(place, int | str) or (isinstance(place, int) and place < 0):
+            raise TypeError(f"{what}: an output or an argument is a place, from 0, or a name, got {place!r}")
+    arguments = (*range(len(args)), *kwargs)
+    for argument in carry.values():
+        if argument not in arguments:
+            have = ", ".join(map(repr, arguments)) or "none"
+            raise ValueError(f"{what}: no argument is passed as {argument!r}; those of this call: {have}")
+        if list(carry.values()).count(argument) > 1:
+            raise ValueError(f"{what}: two outputs become argument {argument!r}")
 
 
 def checked(value: Call, instrument: str) -> Call:
@@ -161,11 +198,36 @@ def refuse_ended(args: tuple, kwargs: Mapping[str, Any], label: str) -> None:
             )
 
 
-def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:
-    """The arguments of the next run: the first `carry` outputs, then what `args` has after its first `carry`.
+def carried(
+    outputs: Any, args: tuple, kwargs: dict[str, Any], carry: int | Mapping[Place, Place], label: str = "fn"
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of the next run: those that `carry` names are outputs, the others stay.
 
     Several outputs are a plain tuple or list. A named tuple is one output, because many train states are one.
     """
+    if isinstance(carry, int):
+        return _first_carried(outputs, args, carry, label), kwargs
+    places = {argument: _output_at(outputs, output, label) for output, argument in carry.items()}
+    args = tuple(places.get(place, arg) for place, arg in enumerate(args))
+    return args, {name: places.get(name, arg) for name, arg in kwargs.items()}
+
+
+def _output_at(outputs: Any, place: Place, label: str) -> Any:
+    several = type(outputs) in (tuple, list)
+    if isinstance(place, int):
+        if place < (len(outputs) if several else 1):
+            return outputs[place] if several else outputs
+    elif isinstance(outputs, Mapping) and place in outputs:
+        return outputs[place]
+    elif not several and hasattr(outputs, place):
+        return getattr(outputs, place)
+    have = f"a {type(outputs).__name__} of {len(outputs)}" if several else f"one {type(outputs).__name__}"
+    if isinstance(outputs, Mapping):
+        have += f" with {', '.join(map(repr, outputs))}"
+    raise ValueError(f"call({label}, carry=...): no output {place!r}; the function returns {have}")
+
+
+def _first_carried(outputs: Any, args: tuple, carry: int, label: str) -> tuple:
     several = type(outputs) in (tuple, list)
     if carry == 1 and not several:
         return (outputs, *args[1:])

@@ -2,18 +2,28 @@
 
 import functools
 import itertools
+import re
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fakes import FakeBlocks
 
 from perfsuite.measure.call import call, carried, label_of, leaves_with_paths, with_room
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.program.compilation import compile_call
+from perfsuite.measure.runtime.dispatches import dispatches
+from perfsuite.measure.runtime.fast_path import fast_path
+from perfsuite.measure.runtime.host_calls import host_calls
+from perfsuite.measure.runtime.memory import donation_of, memory_of
 from perfsuite.measure.timing import comparison, scaling, timing, waits
 from perfsuite.measure.timing.block import Sample
+from perfsuite.measure.timing.timing import time_call
 
 
 class State(NamedTuple):
@@ -57,7 +67,8 @@ def test_a_call_that_carries_feeds_its_outputs_back():
     ],
 )
 def test_several_outputs_are_a_tuple_or_list_and_anything_else_is_one_output(outputs, carry, expected):
-    assert carried(outputs, ("model", "optimizer", "batch"), carry) == expected
+    kwargs = {"rate": 1}
+    assert carried(outputs, ("model", "optimizer", "batch"), kwargs, carry) == (expected, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +76,138 @@ def test_several_outputs_are_a_tuple_or_list_and_anything_else_is_one_output(out
 )
 def test_too_few_outputs_to_carry_name_the_function(outputs, got):
     with pytest.raises(ValueError, match=rf"call\(train_step, carry=2\) needs 2 outputs, {got}"):
-        carried(outputs, ("model", "optimizer"), 2, "train_step")
+        carried(outputs, ("model", "optimizer"), {}, 2, "train_step")
+
+
+# Which output becomes which argument.
+
+ARGUMENTS = (0, 1, 2, 3, "rate", "state")
+
+
+def mixes(*args, rate, state):
+    """As many outputs as arguments, each of which depends on all of them."""
+    total = sum(args) + rate + state
+    return tuple(total + 10**place for place in range(len(ARGUMENTS)))
+
+
+@st.composite
+def carries(draw):
+    outputs = draw(st.lists(st.integers(0, len(ARGUMENTS) - 1), unique=True, max_size=len(ARGUMENTS)))
+    return dict(zip(outputs, draw(st.permutations(ARGUMENTS)), strict=False))
+
+
+@given(carries(), st.integers(1, 4))
+def test_a_call_that_carries_by_place_and_name_is_a_hand_written_loop(carry, runs):
+    args, kwargs = [1, 2, 3, 4], {"rate": 5, "state": 6}
+    looped = call(mixes, *args, carry=carry, **kwargs)
+    for _ in range(runs):
+        outputs = mixes(*args, **kwargs)
+        assert looped.run() == outputs
+        for output, argument in carry.items():
+            (args if isinstance(argument, int) else kwargs)[argument] = outputs[output]
+    assert (looped.args, looped.kwargs) == (tuple(args), kwargs)
+    state = {f"args[{place}]" if isinstance(place, int) else f"kwargs['{place}']" for place in carry.values()}
+    assert {path for path, _ in looped.state()} == state
+
+
+@functools.partial(jax.jit, static_argnums=2, donate_argnames=("params", "moments"))
+def train(x, params, scale, *, moments):
+    moments = jax.tree.map(lambda old, new: 0.5 * old + x.mean() * new, moments, params)
+    return {"moments": moments, "params": jax.tree.map(lambda old, new: old - scale * new, params, moments)}
+
+
+def trained(steps, make_state):
+    params, moments = make_state(), make_state()
+    for _ in range(steps):
+        outputs = train(jnp.ones(4), params, 0.1, moments=moments)
+        params, moments = outputs["params"], outputs["moments"]
+    return params, moments
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda stepping: [stepping.run() for _ in range(3)],
+        host_calls,
+        dispatches,
+        fast_path,
+        memory_of,
+        donation_of,
+        compile_call,
+        lambda stepping: time_call(stepping, seconds=0),
+    ],
+)
+def test_a_state_that_is_donated_and_carried_by_name_survives_every_instrument(measure):
+    make_state = lambda: {"kernel": jnp.ones((3, 3)), "bias": jnp.zeros(3)}
+    runs = itertools.count()
+    stepping = call(
+        train, jnp.ones(4), make_state(), 0.1, moments=make_state(), carry={"params": 1, "moments": "moments"}
+    )
+    bare = stepping.fn
+    stepping.fn = functools.wraps(bare)(lambda *args, **kwargs: (next(runs), bare(*args, **kwargs))[1])
+    stepping.fn.lower = bare.lower
+    measure(stepping)
+    expected = trained(next(runs), make_state)
+    assert jax.tree.all(jax.tree.map(np.array_equal, (stepping.args[1], stepping.kwargs["moments"]), expected))
+    assert [path for path, _ in stepping.state()] == [
+        *("args[1]['bias']", "args[1]['kernel']", "kwargs['moments']['bias']", "kwargs['moments']['kernel']")
+    ]
+
+
+def test_what_is_carried_by_name_and_not_donated_says_by_which_name_to_donate_it():
+    kept = jax.jit(train.__wrapped__, static_argnums=2)
+    state = jnp.ones(3)
+    donation = donation_of(call(kept, state, state, 0.1, moments=state, carry={"params": 1, "moments": "moments"}))
+    assert {leaf.path: leaf.reason for leaf in donation.undonated} == {
+        "args[1]": "not donated; jit the step with donate_argnums for argument 1",
+        "kwargs['moments']": "not donated; jit the step with donate_argnames for argument 'moments'",
+    }
+
+
+@pytest.mark.parametrize(
+    ("outputs", "carry", "expected"),
+    [
+        ("whole", {0: 1}, ("a", "whole")),
+        (State(1, 2), {0: 1}, ("a", State(1, 2))),
+        (State(1, 2), {"count": 0}, (2, "b")),
+        ({"x": 1, "y": None}, {"y": 0, "x": 1}, (None, 1)),
+        ([1, 2], {1: 0}, (2, "b")),
+    ],
+)
+def test_an_output_is_named_by_its_place_its_key_or_its_attribute(outputs, carry, expected):
+    assert carried(outputs, ("a", "b"), {}, carry) == (expected, {})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "place", "message"),
+    [
+        ((1, 2), 2, "no output 2; the function returns a tuple of 2"),
+        ((1, 2), "count", "no output 'count'; the function returns a tuple of 2"),
+        ("whole", 1, "no output 1; the function returns one str"),
+        ({"x": 1}, "y", "no output 'y'; the function returns one dict with 'x'"),
+        (State(1, 2), "rate", "no output 'rate'; the function returns one State"),
+    ],
+)
+def test_an_output_that_is_not_there_is_named(outputs, place, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(lambda state: outputs, 1, carry={place: 0}).run()
+
+
+@pytest.mark.parametrize(
+    ("carry", "error", "message"),
+    [
+        ({0: 2}, ValueError, "no argument is passed as 2; those of this call: 0, 1, 'rate'"),
+        ({0: "batch"}, ValueError, "no argument is passed as 'batch'; those of this call: 0, 1, 'rate'"),
+        ({0: 1, 1: 1}, ValueError, "two outputs become argument 1"),
+        ({-1: 0}, TypeError, "an output or an argument is a place, from 0, or a name, got -1"),
+        ({0: True}, TypeError, "an output or an argument is a place, from 0, or a name, got True"),
+        ({0: (1,)}, TypeError, "an output or an argument is a place, from 0, or a name, got (1,)"),
+        ([0, 1], TypeError, "carry must be an int, or {output: argument}, got [0, 1]"),
+    ],
+)
+def test_an_argument_that_cannot_be_carried_is_refused_when_the_call_is_made(carry, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call(step, 1, 10, carry=carry, rate=2)
 
 
 @pytest.mark.parametrize("fn", [None, 3, step(1, 1)])

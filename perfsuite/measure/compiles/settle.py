@@ -42,7 +42,7 @@ def borrowed(call: Call) -> Iterator[Call]:
     try:
         yield subject
     finally:
-        call.args = subject.args
+        call.take_over(subject)
 
 
 def settle(call: Call, where: str = "", before: Callable[[Call], None] | None = None) -> list[compiles.Compiles]:
@@ -76,14 +76,14 @@ def settle(call: Call, where: str = "", before: Callable[[Call], None] | None = 
 def run_once(call: Call) -> compiles.Compiles:
     """Run a call, wait, and give what compiled."""
     __tracebackhide__ = True
-    args = call.args
+    arguments = call.args, call.kwargs
     # Nothing is timed here, and on an accelerator the first run may compile for minutes.
     with progress.waiting(f"warming {call.label}"), compiles.open_context(compiles.Compiles()) as watch:
         outputs = call.run()
         check_flattens(f"what {call.label} returns", outputs, "return its arrays in its place")
-        after = jax.tree.leaves((args, call.kwargs))  # the call may have put arrays into them
+        after = jax.tree.leaves(arguments)  # the call may have put arrays into them
         if any(isinstance(leaf, Iterator) for leaf in after):
-            refuse_ended((), dict(leaves_with_paths(args, call.kwargs)), call.label)
+            refuse_ended((), dict(leaves_with_paths(*arguments)), call.label)
         arrays = [leaf for leaf in (*jax.tree.leaves(outputs), *after) if isinstance(leaf, jax.Array)]
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
     return watch
@@ -103,8 +103,7 @@ def _what_compiles(call: Call) -> str:
 
 def _carried_arrays(call: Call) -> dict[str, str]:
     """Shape and dtype of the arrays that the next run takes from the last one, by path."""
-    leaves = leaves_with_paths(call.args[: call.carry])
-    return {path: text_of_array(leaf) for path, leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)}
+    return {path: text_of_array(leaf) for path, leaf in call.state() if isinstance(leaf, jax.Array | np.ndarray)}
 
 
 def _warn_of_another_carry(call: Call, first: dict[str, str], last: dict[str, str]) -> None:
@@ -112,7 +111,7 @@ def _warn_of_another_carry(call: Call, first: dict[str, str], last: dict[str, st
     changes = [f"  {path} was {first[path]}, is {text}" for path, text in last.items() if first.get(path, text) != text]
     if changes:
         lines = [f"call({call.label}, ..., carry={call.carry}): from the second run on it has other arguments:"]
-        lines += [*changes[:6], f"  Are the first {call.carry} outputs to replace the first {call.carry} arguments?"]
+        lines += [*changes[:6], "  Are the outputs that it carries those that are to replace these arguments?"]
         warnings.warn("\n".join(lines), SignatureWarning, stacklevel=3)
 
 

@@ -112,7 +112,7 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     with borrowed(call) as subject, telling_outputs(note):
         for step in range(WARM_STEPS + steps):
             jax.block_until_ready(subject.run())
-            call.args = subject.args  # or the state of the first step would live to the end
+            call.take_over(subject)  # or the state of the first step would live to the end
             gc.collect()
             if step >= WARM_STEPS:
                 samples.append(_alive(strangers))
@@ -172,7 +172,7 @@ def _grown(samples: list[_Alive], strangers: frozenset[int], call: Call, outputs
 def _origin(kind: str, strangers: frozenset[int], call: Call, outputs: _Outputs) -> str:
     """The lines that make arrays of a kind, and what holds them."""
     arrays = [array for array in jax.live_arrays() if id(array) not in strangers and text_of_array(array) == kind]
-    carried = {id(leaf): path for path, leaf in leaves_with_paths(call.args)}
+    carried = {id(leaf): path for path, leaf in leaves_with_paths(call.args, call.kwargs)}
     free = [array for array in arrays if id(array) not in carried]
     some = (free or arrays)[-NAMED:]
     named = set(map(id, some))
@@ -311,7 +311,7 @@ def donation_of(call: Call) -> StepDonation:
         settle(subject, before=note)
         before = _State(subject)
         if not before.arrays:
-            raise MeasurementError(f"perf.donation: the first {call.carry} arguments of {call.label} hold no jax.Array")
+            raise MeasurementError(f"perf.donation: the arguments of {call!r} that it carries hold no jax.Array")
         jax.block_until_ready(subject.run())
     first, warm = _step(*states), _step(before, _State(subject))
     worse = max(warm, first, key=lambda step: len(step.undonated))
@@ -325,8 +325,7 @@ class _State:
 
     def __init__(self, call: Call):
         self.call = Call(call.fn, call.args, call.kwargs, call.carry)
-        leaves = leaves_with_paths(call.args[: call.carry])
-        self.arrays = {path: leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
+        self.arrays = {path: leaf for path, leaf in call.state() if isinstance(leaf, jax.Array)}
         self.addresses: dict[str, frozenset[int]] = dict.fromkeys(self.arrays, frozenset())
         for path, leaf in self.arrays.items():
             with contextlib.suppress(Exception):  # a key has none, nor has an array of some devices
@@ -367,8 +366,9 @@ def _asked(call: Call) -> dict[str, bool]:
 
 def _reason(path: str, leaf: jax.Array, successor: jax.Array | None, asked: bool | None, *, none_deleted: bool) -> str:
     if asked is False or (asked is None and none_deleted):
-        number = path.removeprefix("args[").partition("]")[0]
-        return f"not donated; jit the step with donate_argnums for argument {number}"
+        kind, _, argument = path.partition("]")[0].partition("[")
+        option = "donate_argnums" if kind == "args" else "donate_argnames"
+        return f"not donated; jit the step with {option} for argument {argument}"
     if successor is None:
         change = "the step does not return it"
     elif text_of_array(successor) != text_of_array(leaf):

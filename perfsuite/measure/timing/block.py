@@ -133,7 +133,7 @@ class Subject:
 
     def give_back(self) -> None:
         """Leave the caller's `call` with the state that the last run carried, for the next instrument."""
-        self.source.args = self.call.args
+        self.source.take_over(self.call)
 
 
 def subjects_alike(*calls: Call) -> list[Subject]:
@@ -181,7 +181,7 @@ def _share_harness_cost(subjects: list[Subject]) -> None:
         steps: Any = subject  # to wait for all outputs costs what their structure makes it cost
         if isinstance(subject.wait, _WaitForSome):
             steps = tuple(map(len, subject.wait.paths))
-        alike.setdefault((call.carry, len(call.args), len(call.kwargs), steps), []).append(subject)
+        alike.setdefault((str(call.carry), len(call.args), len(call.kwargs), steps), []).append(subject)
     for group in alike.values():
         shared = Sample(*map(min, zip(*(subject.harness for subject in group), strict=True)))
         for subject in group:
@@ -214,7 +214,7 @@ def run_block(subject: Subject) -> Sample:
             start = now_ns()
             for _ in range(calls):
                 outputs = fn(*args, **kwargs)
-                args = carried(outputs, args, carry, label)
+                args, kwargs = carried(outputs, args, kwargs, carry, label)
             returned = now_ns()
         else:
             start = now_ns()
@@ -226,7 +226,7 @@ def run_block(subject: Subject) -> Sample:
     finally:
         # Only after the clock was read: until then `call` keeps the donated arguments from being freed. But also where
         # a call in the middle of the block raises, because those before it may have donated what `call` has.
-        call.args = args
+        call.args, call.kwargs = args, kwargs
     # The next block must start with an idle device.
     jax.block_until_ready(outputs)
     # A short jump backwards would look like a fast call.
