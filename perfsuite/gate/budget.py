@@ -66,6 +66,8 @@ class Budget:
     """`perf.imports`: backends of JAX that an import starts."""
     transfers: float | None = None
     """`perf.transfers`: implicit transfers and callbacks of one warm call."""
+    blocking_reads: float | None = None
+    """`perf.transfers`: reads of arrays in one warm call that the host waits for."""
     leaked_arrays: float | None = None
     """`perf.memory`: live arrays that a step adds and nothing frees."""
     leaked_bytes: float | None = None

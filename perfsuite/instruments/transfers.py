@@ -11,7 +11,10 @@ from perfsuite.measure.runtime.transfers import Transfers, count_transfers, forb
 
 TRANSFERS = declare(
     "perf.transfers",
-    {"transfers": "implicit transfers and callbacks of one warm call"},
+    {
+        "transfers": "implicit transfers and callbacks of one warm call",
+        "blocking_reads": "reads of arrays in one warm call that the host waits for",
+    },
     private=(capabilities.TRANSFERS,),
 )
 NO_TRANSFERS = declare("perf.no_transfers", private=(capabilities.TRANSFERS,))
@@ -20,9 +23,10 @@ COUNT_TRANSFERS = declare("perf.count_transfers", private=(capabilities.TRANSFER
 
 class TransfersInstrument(Instrument):
     def transfers(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Transfers:
-        """Count the transfers and callbacks of one warm call, until its outputs are ready; any increase fails.
+        """Count the transfers and callbacks of one warm call, and the reads that it waits for; any increase fails.
 
-        `Budget(transfers=)` limits the implicit transfers and the callbacks together.
+        `Budget(transfers=)` limits the implicit transfers and the callbacks together, `Budget(blocking_reads=)` the
+        reads, asked for or not, between which the host waits.
         """
         __tracebackhide__ = True
         limits = self._begin(TRANSFERS, budget)
@@ -34,6 +38,8 @@ class TransfersInstrument(Instrument):
             name = metrics[0].name.removesuffix(" host to device transfers")
             total = Metric(f"{name} transfers and callbacks", counted.total, "transfers", "count")
             self._recorder.check_budget(total, limits["transfers"], counted.in_words)
+        if "blocking_reads" in limits:
+            self._recorder.check_budget(metrics[-1], limits["blocking_reads"], counted.waits_in_words)
         return counted
 
     def no_transfers(self, *, explicit: bool = False) -> AbstractContextManager[Transfers]:
@@ -43,7 +49,7 @@ class TransfersInstrument(Instrument):
         return self._block(NO_TRANSFERS, lambda: forbid_transfers(explicit=explicit))
 
     def count_transfers(self) -> AbstractContextManager[Transfers]:
-        """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
-        nothing.
+        """Context manager giving `host_to_device`, `device_to_host`, `device_to_device`, `callbacks`, `explicit`,
+        `blocking_reads` and `by_line`; asserts nothing.
         """
         return self._block(COUNT_TRANSFERS, count_transfers)

@@ -34,8 +34,8 @@ class SignatureWarning(UserWarning):
 class TransferError(AssertionError):
     """An array moved between host and device, or a program called Python, where that was not allowed.
 
-    `direction` is "host_to_device", "device_to_host" or "callback". `what` is shape and dtype, such as
-    "float32[8,128]", or a callback's kind. `cause` says in words what did it, `location` is the user's `file:line`.
+    `direction` is "host_to_device", "device_to_host", "device_to_device" or "callback". `what` is shape and dtype, such
+    as "float32[8,128]", or a callback's kind. `cause` says in words what did it, `location` is the user's `file:line`.
     """
 
     def __init__(self, message: str, *, direction: str = "", what: str = "", cause: str = "", location: str = ""):

@@ -44,7 +44,7 @@ from steps import *
 
 def test_quiet(perf):
     quiet = call(donated, state(), BATCH, carry=1)
-    assert perf.transfers(quiet, budget=Budget(transfers=0)).total == 0
+    assert perf.transfers(quiet, budget=Budget(transfers=0, blocking_reads=0)).total == 0
     perf.memory(quiet, steps=9, budget=Budget(leaked_arrays=0, leaked_bytes=0))
     perf.donation(quiet, budget=Budget(undonated=0))
     with perf.no_transfers(), perf.count_transfers() as counted:
@@ -56,6 +56,10 @@ def test_host_batch(perf):
 
 def test_read_loss(perf):
     perf.transfers(call(reading, state(), BATCH, carry=1), budget=Budget(transfers=0))
+
+def test_reads_one_by_one(perf):
+    one_by_one = call(lambda x: [jax.device_get(leaf) for leaf in update(x, BATCH)], state()["kernel"])
+    perf.transfers(one_by_one, budget=Budget(transfers=0, blocking_reads=1))
 
 def test_callback(perf):
     perf.transfers(call(shouting, state(), BATCH, carry=1), budget=Budget(transfers=0))
@@ -97,13 +101,16 @@ def planted(project: pytest.Pytester) -> pytest.Pytester:
 def test_each_plant_turns_its_test_red_and_is_named_and_the_quiet_step_is_green(planted):
     planted.makepyfile(test_steps=TESTS)
     result = planted.runpytest_inprocess("--perf")
-    result.assert_outcomes(passed=1, failed=6)
+    result.assert_outcomes(passed=1, failed=7)
     result.stdout.fnmatch_lines_random(
         [
             "*update transfers and callbacks is 1 transfer, over the budget of 0 transfers*",
             "*likely cause: host to device transfer of float32[[]4[]] at *: `update` was called with a NumPy array at "
             "args[[]1[]]: put it on the device before the step, with jax.device_put*",
             "*likely cause: device to host transfer of float32[[][]] at steps.py:21: float(x): the host waits for it*",
+            "*lambda blocking reads is 2 reads, +100 % over the budget of 1 read*",
+            "*likely cause: waits for float32[[]4,4[]] at test_steps.py:*: jax.device_get",
+            "*fetch all at once: one jax.device_get of a tuple waits once",
             "*likely cause: callback of jax.debug.print or jax.debug.callback: the program calls Python in each run*",
             "*TransferError: device to host transfer of float32[[][]] at steps.py:21: float(x): the host waits for it*",
             "*hoarding leaked arrays is 1 array a step, over the budget of 0 arrays a step*",

@@ -316,11 +316,14 @@ def _short_name(name: str) -> str:
 
 
 @contextlib.contextmanager
-def observing(read: Move, placed: Move, called: Hook, called_back: Callable[[str], None]) -> Iterator[None]:
+def observing(
+    read: Move, fetched: Move, placed: Move, moved: Move, called: Hook, called_back: Callable[[str], None]
+) -> Iterator[None]:
     """Tell of every transfer and callback inside, in the thread that makes it. Only one such context may be open.
 
-    `read` is called before the host reads an array, `placed` before a host value goes to a device outside of JAX's fast
-    path, and `called` when that has run a jitted function: some of its arguments may be host values. `called_back` gets
+    `read` is called before the host reads an array, `fetched` before its copy to the host begins without waiting,
+    `placed` before a host value goes to a device outside of JAX's fast path, `moved` before an array of other devices
+    does, and `called` when that has run a jitted function: some of its arguments may be host values. `called_back` gets
     the kind of a callback before it runs. What these raise reaches the user's code.
     """
 
@@ -331,12 +334,12 @@ def observing(read: Move, placed: Move, called: Hook, called_back: Callable[[str
 
     with contextlib.ExitStack() as replaced:
         replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(read, old.fget))))
-        replaced.enter_context(_COPY.replaced(lambda old: _reading(read, old, explicit=True)))
+        replaced.enter_context(_COPY.replaced(lambda old: _reading(fetched, old, explicit=True)))
         if sees_numpy():
             array = _ARRAY.get()
             replaced.callback(setattr, array, "__buffer__", inspect.getattr_static(array, "__buffer__"))
             array.__buffer__ = _no_buffer
-        replaced.enter_context(_PUT.replaced(lambda old: _putting(placed, old)))
+        replaced.enter_context(_PUT.replaced(lambda old: _putting(placed, moved, old)))
         replaced.enter_context(hooked_calls(hook))
         for kind, name in _CALLBACKS.items():
             replaced.enter_context(name.replaced(functools.partial(_calling_back, called_back, kind)))
@@ -378,16 +381,20 @@ def _no_buffer(self: Any, flags: int) -> memoryview:
     raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
 
 
-def _putting(tell: Move, put: Callable[..., Any]) -> Callable[..., Any]:
+def _putting(placed: Move, moved: Move, put: Callable[..., Any]) -> Callable[..., Any]:
     thread = _THREAD.get()
 
-    def batched_device_put(aval: Any, sharding: Any, shards: Any, *args: Any, **kwargs: Any) -> Any:
+    def batched_device_put(aval: Any, sharding: Any, shards: Any, devices: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         frame = sys._getframe(1)
-        of_host = not all(isinstance(shard, jax.Array) for shard in shards)
-        if of_host and not _in_callback() and not _in_fast_path(frame):
+        if not all(isinstance(shard, jax.Array) for shard in shards):
+            tell = None if _in_fast_path(frame) else placed
+        else:
+            stay = all(shard.devices() == {device} for shard, device in zip(shards, devices, strict=False))
+            tell = None if stay else moved
+        if tell is not None and not _in_callback():
             tell(aval, frame, thread().explicit_device_put)
-        return put(aval, sharding, shards, *args, **kwargs)
+        return put(aval, sharding, shards, devices, *args, **kwargs)
 
     return batched_device_put
 
@@ -456,7 +463,7 @@ def _probe_transfers() -> None:
             ("float(x)", False, lambda: float(x)),
             *([("np.asarray(x)", False, lambda: np.asarray(x))] if sees_numpy() else []),
         ]
-        with observing(note, note, lambda *_: None, lambda _: None):
+        with observing(note, note, note, note, lambda *_: None, lambda _: None):
             for what, explicit, move in transfers:
                 explicits.clear()
                 move()

@@ -14,7 +14,7 @@ import functools
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Literal, get_args
 
@@ -30,21 +30,26 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.execution import is_fetched, observing
 
-Direction = Literal["host_to_device", "device_to_host", "callback"]
+Direction = Literal["host_to_device", "device_to_host", "device_to_device", "callback"]
 
 SUFFIXES = {
     "host_to_device": " host to device transfers",
     "device_to_host": " device to host transfers",
+    "device_to_device": " device to device transfers",
     "callback": " callbacks",
     "explicit": " explicit transfers",
+    "blocking": " blocking reads",
 }
 
 _ADVICE: dict[Direction, str] = {
     "host_to_device": "put it on the device before the step, with jax.device_put, or move the operation into jit",
     "device_to_host": "the host waits for it; keep it on the device, or fetch it every so many steps with "
     "jax.device_get",
+    "device_to_device": "put it where the program needs it, once, before the loop: jax.device_put(x, sharding)",
     "callback": "take it out, or call it every so many steps only",
 }
+
+_ALL_AT_ONCE = "fetch all at once: one jax.device_get of a tuple waits once"
 
 _NUMBERS = (bool, int, float, complex)
 _OUTSIDE = "in an operation outside jit"
@@ -88,15 +93,19 @@ class Transfers:
 
     `explicit` counts the transfers that the code asks for; the other counts leave them out. An array that is read twice
     moves once. Callbacks count once they have run; a context waits for all arrays when it closes.
+
+    `waits` has the reads that the host waits for, explicit ones too, and `blocking_reads` their number. Arrays whose
+    copies begin before it waits, as those of a list in one `jax.device_get`, are one.
     """
 
     def __init__(self, refuses: Callable[[Transfer], bool] = lambda event: False) -> None:
         self.events: tuple[Transfer, ...] = ()
+        self.waits: tuple[Transfer, ...] = ()
         self._refuses = refuses
         self._refused: list[Transfer] = []
         # Reentrant: the collector may run a finalizer that reads an array while a thread holds it.
         self._lock = threading.RLock()
-        self._fetched: dict[int, weakref.ref[jax.Array]] = {}
+        self._fetched: dict[int, tuple[weakref.ref[jax.Array], int]] = {}
 
     @property
     def host_to_device(self) -> int:
@@ -107,6 +116,16 @@ class Transfers:
     def device_to_host(self) -> int:
         """Implicit transfers to the host."""
         return self._implicit("device_to_host")
+
+    @property
+    def device_to_device(self) -> int:
+        """Implicit transfers of an array to other devices."""
+        return self._implicit("device_to_device")
+
+    @property
+    def blocking_reads(self) -> int:
+        """Reads of arrays that the host waits for."""
+        return len(self.waits)
 
     @property
     def callbacks(self) -> int:
@@ -136,21 +155,26 @@ class Transfers:
         return {direction: dict(counts.most_common()) for direction, counts in lines.items()}
 
     def metrics(self, name: str) -> list[Metric]:
-        """Four counts, each with what moved as its detail."""
+        """The counts, each with what moved as its detail."""
         metrics = []
         for kind, suffix in SUFFIXES.items():
             events = [event for event in self.events if kind == ("explicit" if event.explicit else event.direction)]
+            events = list(self.waits) if kind == "blocking" else events
             what = [f"{event.what}: {event.cause}" for event in events]
             places = {part: event.location for part, event in zip(what, events, strict=True) if event.location}
-            unit = "callbacks" if kind == "callback" else "transfers"
+            unit = {"callback": "callbacks", "blocking": "reads"}.get(kind, "transfers")
             detail = dict(Counter(what)) or None
             metrics.append(Metric(name + suffix, len(events), unit, "count", detail=detail, places=places or None))
         return metrics
 
     def in_words(self) -> str:
         """One line for each implicit transfer and callback, equal ones together."""
-        lines = Counter(str(event) for event in self.events if not event.explicit)
-        return "\n".join(f"{line} ({times} times)" if times > 1 else line for line, times in lines.most_common())
+        return _in_words(str(event) for event in self.events if not event.explicit)
+
+    def waits_in_words(self) -> str:
+        """One line for each place that waits, and what to do."""
+        places = (f"waits for {event.what} at {event.location}: {event.cause}" for event in self.waits)
+        return f"{_in_words(places)}\n  {_ALL_AT_ONCE}"
 
     def _implicit(self, direction: Direction) -> int:
         return sum(event.direction == direction and not event.explicit for event in self.events)
@@ -179,10 +203,19 @@ class Transfers:
         """Whether an array is read for the first time. Python reuses the identity of an array that is gone."""
         with self._lock:
             last = self._fetched.get(id(value))
-            if last is not None and last() is value:
+            if last is not None and last[0]() is value:
                 return False
-            self._fetched[id(value)] = weakref.ref(value)
+            self._fetched[id(value)] = weakref.ref(value), len(self.waits)
             return True
+
+    def _blocks(self, value: jax.Array) -> bool:
+        """Whether the host has not waited since the copy of an array began."""
+        return self._fetched.get(id(value), (None, 0))[1] == len(self.waits)
+
+
+def _in_words(lines: Iterable[str]) -> str:
+    counts = Counter(lines).most_common()
+    return "\n".join(f"{line} ({times} times)" if times > 1 else line for line, times in counts)
 
 
 @contextlib.contextmanager
@@ -237,7 +270,8 @@ def transfers_of(call: Call) -> Transfers:
 
 
 def _counts(moved: Transfers) -> tuple[int, ...]:
-    return moved.host_to_device, moved.device_to_host, moved.callbacks, moved.explicit
+    directions = (moved._implicit(direction) for direction in get_args(Direction))
+    return *directions, moved.explicit, moved.blocking_reads
 
 
 # Copied on every change, so that a transfer may read it in any thread without a lock.
@@ -254,7 +288,9 @@ def _reporting_to(watch: Transfers) -> Iterator[None]:
     try:
         with _lock:
             if not _open:
-                _observing.enter_context(observing(_read, _placed, _called, _called_back))
+                _observing.enter_context(
+                    observing(_read, functools.partial(_read, waits=False), _placed, _moved, _called, _called_back)
+                )
             _open = (*_open, watch)
         yield
     finally:
@@ -264,28 +300,45 @@ def _reporting_to(watch: Transfers) -> Iterator[None]:
                 _observing.close()
 
 
-def _read(array: jax.Array, frame: FrameType, explicit: bool) -> None:
+def _read(array: jax.Array, frame: FrameType, explicit: bool, waits: bool = True) -> None:
     __tracebackhide__ = True
-    # An array that has a copy on the host, or that was read before, moves no more.
-    watches = [] if is_fetched(array) else [watch for watch in _open if watch._first_read(array)]
-    if watches:
+    if is_fetched(array):  # an array that has a copy on the host moves no more
+        return
+    watches = [watch for watch in _open if watch._first_read(array)]
+    waiting = [watch for watch in _open if waits and watch._blocks(array)]
+    if watches or waiting:
         cause = functools.partial(_read_by, frame, explicit)
-        _report(_transfer("device_to_host", text_of_array(array), cause, frame, explicit), watches)
+        event = _transfer("device_to_host", text_of_array(array), cause, frame, explicit)
+        for watch in waiting:
+            watch.waits += (event,)
+        _report(event, watches)
 
 
 def _placed(value: Any, frame: FrameType, explicit: bool) -> None:
     __tracebackhide__ = True
-    cause = functools.partial(_placed_by, frame, explicit)
+    cause = functools.partial(_placed_by, frame, explicit, "a host value")
     _report(_transfer("host_to_device", text_of_array(value), cause, frame, explicit), _open)
 
 
-def _called(jitted: Any, args: tuple, kwargs: dict[str, Any], _: Any, frame: FrameType) -> None:
+def _moved(value: Any, frame: FrameType, explicit: bool) -> None:
+    __tracebackhide__ = True
+    cause = functools.partial(_placed_by, frame, explicit, "an array of other devices")
+    _report(_transfer("device_to_device", text_of_array(value), cause, frame, explicit), _open)
+
+
+def _called(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, frame: FrameType) -> None:
     __tracebackhide__ = True
     events = []
     with contextlib.suppress(Exception):  # the call has gone well: arguments without paths may not make it fail here
         for path, leaf in _host_arguments(jitted, args, kwargs):
             cause = functools.partial(_passed, jitted, path, leaf, frame)
             events.append(_transfer("host_to_device", text_of_array(jax.typeof(leaf)), cause, frame))
+        devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array)))
+        # JAX moves an array to the one device of a program in C++, which its guard does not see (jax 0.10.2).
+        for path, leaf in leaves_with_paths(args, kwargs) if len(devices) == 1 else ():
+            if isinstance(leaf, jax.Array) and leaf.devices() != devices:
+                cause = functools.partial(_passed, jitted, path, leaf, frame)
+                events.append(_transfer("device_to_device", text_of_array(leaf), cause, frame))
     for event in events:
         _report(event, _open)
 
@@ -346,14 +399,14 @@ def _read_by(frame: FrameType, explicit: bool) -> str:
     return _READS.get(name) or f"{'np.' if package == 'numpy' else ''}{name.strip('_')}(x)"
 
 
-def _placed_by(frame: FrameType, explicit: bool) -> str:
-    """What moves a host value outside JAX's fast path: the user's call has it as an argument, or an operation."""
+def _placed_by(frame: FrameType, explicit: bool, value: str) -> str:
+    """What moves a value outside JAX's fast path: the user's call has it as an argument, or an operation."""
     if explicit:
         return "jax.device_put"
     site = callsite.on_stack(frame)
     if site.through or site.eager or site.function is None:
-        return f"a host value {_OUTSIDE}"
-    return f"`{label_of(site.function)}` was called with a host value"
+        return f"{value} {_OUTSIDE}"
+    return f"`{label_of(site.function)}` was called with {value}"
 
 
 def _passed(jitted: Any, path: str, leaf: Any, frame: FrameType) -> str:
@@ -372,6 +425,8 @@ def _passed(jitted: Any, path: str, leaf: Any, frame: FrameType) -> str:
 def _kind(leaf: Any) -> str:
     if type(leaf) in _NUMBERS:
         return f"a Python {type(leaf).__name__}"
+    if isinstance(leaf, jax.Array):
+        return "an array of other devices"
     return "a NumPy array" if isinstance(leaf, np.ndarray | np.generic) else "a host value"
 
 

@@ -273,6 +273,75 @@ def test_an_explicit_transfer_is_allowed_and_counted_apart(go, direction, cause)
     assert caught.value.direction == direction
 
 
+# Reads that the host waits for.
+
+
+@jax.jit
+def four(x):
+    return x + 1, x + 2, x + 3, x + 4
+
+
+def after_all_have_begun(x):
+    for value in (values := four(x)):
+        value.copy_to_host_async()
+    return [value.tolist() for value in values]
+
+
+READS = {
+    "one by one": (lambda x: [jax.device_get(value) for value in four(x)], 4),
+    "at once": (lambda x: jax.device_get(four(x)), 1),
+    "begun before": (after_all_have_begun, 1),
+    "implicit": (lambda x: [value.tolist() for value in four(x)], 4),
+    "twice": (lambda x: [(value := four(x)[0]).tolist(), value.tolist()], 1),
+    "two batches": (lambda x: [jax.device_get(four(x)), jax.device_get(four(x))], 2),
+    "not read": (lambda x: [value.copy_to_host_async() for value in four(x)], 0),
+}
+
+
+@parametrized(("go", "waits"), READS.values(), ids=READS.keys())
+def test_reads_that_wait_count_and_those_whose_copies_began_together_are_one(go, waits):
+    counted = transfers_of(call(go, X))
+    assert counted.blocking_reads == len(counted.waits) == waits
+    assert len(counted.waits_in_words().splitlines()) >= bool(waits)
+
+
+# Device to device.
+
+
+def on(device):
+    return jax.device_put(X, jax.devices()[device])
+
+
+MOVES = {
+    "an argument of another sharding": lambda: step(X, sharded(X)),
+    "an argument of another device": lambda: step(X, on(1)),
+    "an operation": lambda: X + sharded(X),
+}
+
+
+@cases({name: (go, "other devices") for name, go in MOVES.items()})
+def test_an_array_that_goes_to_other_devices_is_forbidden_and_counted(go, cause):
+    go()
+    for _ in range(2):
+        with count_transfers() as counted:
+            go()
+        assert (counted.device_to_device, counted.host_to_device, counted.total) == (1, 0, 1)
+    with pytest.raises(TransferError, match="once, before the loop") as caught, forbid_transfers():
+        go()
+    assert cause in caught.value.cause
+    assert (caught.value.direction, caught.value.what) == ("device_to_device", "float32[4]")
+    assert caught.value.location == f"{HERE}:{go.__code__.co_firstlineno}"
+
+
+def test_an_array_that_the_code_sends_to_other_devices_or_that_stays_is_no_implicit_transfer():
+    spread, one = sharded(X), on(1)
+    with forbid_transfers(), count_transfers() as counted:
+        step(spread, spread)
+        step(one, one)
+        jax.device_put(one, jax.devices()[2])
+    assert [(event.direction, event.explicit) for event in counted.events] == [("device_to_device", True)]
+
+
 # Callbacks.
 
 
@@ -373,13 +442,14 @@ def test_the_transfers_of_a_call():
     assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 1, 0, 0)
     assert counted.total == 2
     assert counted.by_line["device_to_host"] == {f"{HERE}:{noisy.__code__.co_firstlineno + 3}": 1}
-    to_device, to_host, back, explicit = counted.metrics("noisy")
+    to_device, to_host, moved, back, explicit, reads = counted.metrics("noisy")
     assert (to_device.name, to_device.value, to_device.kind) == ("noisy host to device transfers", 1, "count")
     assert to_device.detail == {"float32[4]: `step` was called with a NumPy array at args[1]": 1}
     assert to_host.places == {
         "bool[]: bool(x), as in `if x:` or `while x < y:`": f"{HERE}:{noisy.__code__.co_firstlineno + 3}"
     }
-    assert (back.value, back.detail, explicit.value) == (0, None, 0)
+    assert (moved.value, back.value, back.detail, explicit.value) == (0, 0, None, 0)
+    assert (reads.value, reads.unit, reads.places) == (1, "reads", to_host.places)
 
 
 @pytest.mark.parametrize("runs_before", range(2))
