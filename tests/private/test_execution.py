@@ -118,7 +118,9 @@ def events():
     events = []
     with execution.observing(
         lambda value, frame, explicit: events.append(("to host", explicit)),
+        lambda value, frame, explicit: events.append(("begun", explicit)),
         lambda value, frame, explicit: events.append(("to device", explicit)),
+        lambda value, frame, explicit: events.append(("moved", explicit)),
         lambda jitted, args, *_: events.append(("called", jitted.__name__, args)),
         events.append,
     ):
@@ -153,7 +155,7 @@ def test_every_read_in_place_is_observed_from_python_3_12_on(events):
 
 
 def test_the_buffer_of_an_array_is_its_own_again_afterwards():
-    with execution.observing(*[lambda *_: None] * 4):
+    with execution.observing(*[lambda *_: None] * 6):
         pass
     assert np.shares_memory(np.asarray(X), memoryview(X))
 
@@ -162,7 +164,7 @@ def test_explicit_scopes_are_observed(events):
     jax.device_put(np.ones(3))
     jax.device_get(X)
     message = "guard_lib.thread_local_state() has no `explicit_device_put` or `explicit_device_get` any more"
-    assert {entry for entry in events if entry[0] != "called"} == {("to device", True), ("to host", True)}, message
+    assert {entry for entry in events if entry[0] != "called"} == {("to device", True), ("begun", True), ("to host", True)}, message
 
 
 def test_calls_on_the_fast_path_are_observed(events):

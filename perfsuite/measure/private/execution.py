@@ -9,7 +9,7 @@ Two places together see every run of a program, each run once:
 `jax.transfer_guard` can only raise or log, and on CPU it sees no transfer to the host (jax 0.10.2: `float(x)`,
 `np.asarray(x)` and `jax.device_get(x)` all pass under "disallow"). So these are replaced for a while:
 
-- `ArrayImpl._value`, which JAX itself reads an array through, and `copy_to_host_async`;
+- `ArrayImpl._value`, which JAX itself reads an array through, and what begins copies to the host;
 - on CPU, `ArrayImpl.__buffer__` (PEP 688), through which NumPy reads an array in place: it refuses, so that NumPy calls
   `ArrayImpl.__array__`, which reads `_value`, as for arrays of an accelerator. Python 3.11 has no `__buffer__`, and no
   read by NumPy is seen there;
@@ -61,6 +61,7 @@ PROGRAM_RUNS.needs((*jax_stack.BINDING, jax_stack.PMAP, jax_stack.MISS))  # they
 _ARRAY = TRANSFERS.needs(Name("jax._src.array", "ArrayImpl"))
 _VALUE = TRANSFERS.needs(Name("jax._src.array", "ArrayImpl._value"))
 _COPY = TRANSFERS.needs(Name("jax._src.array", "ArrayImpl.copy_to_host_async"))
+_COPY_ALL = TRANSFERS.needs(Name("jax._src.lib", "_jax.batched_copy_to_host_async", since="0.12"))
 _KEPT = TRANSFERS.needs(Attribute("jax._src.array", "_npy_value"))
 _PUT = TRANSFERS.needs(Name("jax._src.lib", "xla_client.batched_device_put"))
 _THREAD = TRANSFERS.needs(Name("jax._src.lib", "guard_lib.thread_local_state"))
@@ -335,6 +336,8 @@ def observing(
     with contextlib.ExitStack() as replaced:
         replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(read, old.fget))))
         replaced.enter_context(_COPY.replaced(lambda old: _reading(fetched, old, explicit=True)))
+        if _COPY_ALL.is_current():
+            replaced.enter_context(_COPY_ALL.replaced(functools.partial(_copying, fetched)))
         if sees_numpy():
             array = _ARRAY.get()
             replaced.callback(setattr, array, "__buffer__", inspect.getattr_static(array, "__buffer__"))
@@ -375,6 +378,17 @@ def _reading(tell: Move, method: Callable[..., Any], *, explicit: bool = False) 
         return method(self)
 
     return reading
+
+
+def _copying(tell: Move, copy: Callable[[list[jax.Array]], None]) -> Callable[[list[jax.Array]], None]:
+    def copying(arrays: list[jax.Array]) -> None:
+        __tracebackhide__ = True
+        frame = sys._getframe(1)
+        for array in () if _in_callback() else arrays:
+            tell(array, frame, True)
+        copy(arrays)
+
+    return copying
 
 
 def _no_buffer(self: Any, flags: int) -> memoryview:
