@@ -164,7 +164,11 @@ def test_explicit_scopes_are_observed(events):
     jax.device_put(np.ones(3))
     jax.device_get(X)
     message = "guard_lib.thread_local_state() has no `explicit_device_put` or `explicit_device_get` any more"
-    assert {entry for entry in events if entry[0] != "called"} == {("to device", True), ("begun", True), ("to host", True)}, message
+    assert {entry for entry in events if entry[0] != "called"} == {
+        ("to device", True),
+        ("begun", True),
+        ("to host", True),
+    }, message
 
 
 def test_calls_on_the_fast_path_are_observed(events):
