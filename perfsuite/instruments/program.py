@@ -96,8 +96,10 @@ class ProgramInstrument(Instrument):
         self._recorder.unestimated += named_places(program.unestimated)
         metrics = measured.metrics(metrics_of(program))
         why = ", which has kernels without an estimate" if program.unestimated else ""
-        for id in {measured.id_of(what) for what in FACTS} - {metric.id for metric in metrics}:
-            self._recorder.unknown[id, program.target] = f"not known of this program{why}"
+        loops = f", for its iterations depend on data: the loop at {', '.join(places_of(program.at_least))}"
+        for what in FACTS:
+            reason = loops if what in ("launches", "sequential steps") and program.at_least else why
+            self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
         failing = next((metric for metric in metrics if self._recorder.fails(metric)), None)
         for metric in metrics:
             lines = self._against_baseline(program, measured) if metric is failing else ()

@@ -150,6 +150,13 @@ class Kernel(Operation):
 
 
 @dataclasses.dataclass(frozen=True)
+class Loop(Operation):
+    """A loop. `iterations` are those of each time that it is reached, None where they depend on data."""
+
+    iterations: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class DonatedArgument:
     """An argument that the caller gives away.
 
@@ -213,6 +220,13 @@ class Program(Origin):
     the calls of a GPU's libraries whose cost is not known: where there is one, `flops`, `bytes_accessed` and
     `transcendentals` are None.
 
+    `launches` is how many kernels one run starts, and `sequential_steps` how many iterations its loops make in a row,
+    those of the innermost loops only; None where a loop's iterations depend on data. Of a conditional's branches both
+    count the largest. `selections` choose between results, as `jax.vmap` lets a conditional do.
+
+    `exposed_collectives` are those during which the device computes nothing; None on a CPU, which computes nothing
+    during any.
+
     `collectives` stay inside a slice, `cross_slice_collectives` leave it: the bytes of one of these are what one device
     sends to other slices. `resharding` has some of both.
 
@@ -234,8 +248,14 @@ class Program(Origin):
     lost_donations: tuple[DonatedArgument, ...]
     fusions: tuple[Fusion, ...]
     operations: tuple[Operation, ...]
+    launches: int | None
+    sequential_steps: int | None
+    loops: tuple[Loop, ...]
+    conditionals: tuple[Operation, ...]
+    selections: tuple[Operation, ...]
     products: tuple[Product, ...]
     collectives: tuple[Operation, ...]
+    exposed_collectives: tuple[Operation, ...] | None
     cross_slice_collectives: tuple[Operation, ...]
     resharding: tuple[Operation, ...]
     custom_calls: tuple[Operation, ...]
@@ -339,6 +359,12 @@ class Program(Origin):
     def collective_bytes(self) -> int:
         """The bytes of all runs of the collectives, `cross_slice_collectives` left out."""
         return sum(collective.bytes * collective.runs for collective in self.collectives)
+
+    @property
+    def exposed_collective_bytes(self) -> int | None:
+        """The bytes of all runs of `exposed_collectives`."""
+        exposed = self.exposed_collectives
+        return None if exposed is None else sum(collective.bytes * collective.runs for collective in exposed)
 
     @property
     def cross_slice_bytes(self) -> int:

@@ -13,7 +13,8 @@ _MOST = 8
 _GROUPS = {
     "collectives": "",
     "cross_slice_collectives": "cross-slice ",
-    **dict.fromkeys(("host_transfers", "custom_calls", "products", "copies", "transposes", "fusions"), ""),
+    **dict.fromkeys(("loops", "conditionals", "host_transfers", "custom_calls", "products"), ""),
+    **dict.fromkeys(("copies", "transposes", "fusions"), ""),
 }
 """The operations that are compared, and what stands before their names."""
 

@@ -1,6 +1,7 @@
 """The facts of a program as metrics, each with its unit, its kind, and its parts."""
 
 import collections
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,11 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     # The first that fails leads the message: the network is the slowest part, and what leaves a slice changes the rest.
     ("cross-slice collectives", "collectives", "count"),
     ("cross-slice bytes", "bytes", "size"),
+    ("sequential steps", "iterations", "count"),
+    ("conditionals", "conditionals", "count"),
+    ("exposed collectives", "collectives", "count"),
+    ("exposed collective bytes", "bytes", "size"),
+    ("launches", "launches", "count"),
     ("flops", "FLOP", "size"),
     ("transcendentals", "operations", "size"),
     ("bytes accessed", "bytes", "size"),
@@ -49,13 +55,15 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
 """Name, unit and kind. The attribute of `Program` has the same name; a count is the length of a tuple."""
 
 _OF_ALL_RUNS = (
-    *("flops", "transcendentals", "bytes accessed", "collective bytes", "cross-slice bytes", "estimated cycles"),
+    *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
+    *("exposed collective bytes", "cross-slice bytes", "estimated cycles"),
 )
 """The facts that depend on how often loops run, and on which branches are taken."""
 
 _BYTES_OF = {
     "bytes accessed": "operations",
     "collective bytes": "collectives",
+    "exposed collective bytes": "exposed_collectives",
     "cross-slice bytes": "cross_slice_collectives",
 }
 """The facts that are sums of bytes, and the attributes that have their operations."""
@@ -71,7 +79,7 @@ _ATTRIBUTES = {
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }
-_HIGHER_IS_BETTER = ("alias bytes", "memory margin")
+_HIGHER_IS_BETTER = ("conditionals", "alias bytes", "memory margin")
 
 
 def metrics_of(program: Program) -> list[Metric]:
@@ -98,6 +106,11 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         amounts, value = [(part, 1) for part in value], len(value)
     elif name == "flops":
         amounts = [(product, product.flops * product.runs) for product in program.products]
+    elif name == "launches":
+        amounts = [(operation, operation.runs) for operation in program.operations]
+    elif name == "sequential steps":
+        loops = [(dataclasses.replace(loop, what="loop"), loop) for loop in program.loops]
+        amounts = [(part, (loop.iterations or 0) * loop.runs) for part, loop in loops]
     elif name in _BYTES_OF:
         amounts = [(part, part.bytes * part.runs) for part in getattr(program, _BYTES_OF[name])]
     elif name == "vmem bytes":
@@ -105,6 +118,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
         amounts = [(kernel, kernel.vmem_bytes or 0) for kernel in largest.values()]
     detail, places = (program.memory_use, None) if name == "peak bytes" else _detail(amounts)
+    if name == "conditionals":
+        places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
     return Metric(
         f"{program.label} {name}",
         value,

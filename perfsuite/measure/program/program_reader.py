@@ -7,6 +7,8 @@ program as it was before the split.
 
 import collections
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,14 +20,15 @@ from perfsuite.measure.hlo.costs import (
     library_product_flops,
     product_flops,
 )
-from perfsuite.measure.hlo.loops import RunCounts, run_counts, trip_counts
-from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape
+from perfsuite.measure.hlo.loops import Place, RunCounts, run_counts, trip_counts
+from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
 from perfsuite.measure.program.program import (
     NAME,
     DonatedArgument,
     Fusion,
     Kernel,
+    Loop,
     Operation,
     Origin,
     Product,
@@ -48,7 +51,15 @@ _MEMORY = {
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions that run the computations that they call, instruction by instruction."""
 
-_NO_WORK = _CONTROL | {"after-all", "async-update", "bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
+_RUNNING = _CONTROL - {"async-start"}
+
+_NO_WORK = _CONTROL | {
+    *("add-dependency", "after-all", "async-update", "bitcast", "constant", "domain", "get-tuple-element"),
+    *("opt-barrier", "parameter", "partition-id", "replica-id", "tuple"),
+}
+
+_TRANSFERS = ("copy-start", "infeed", "outfeed", "recv", "send")
+"""What moves data while the device does something else."""
 
 _PRODUCTS = ("dot", "convolution")
 _RESHARDS = ("all-gather", "all-to-all", "collective-permute")
@@ -80,20 +91,30 @@ _KINDS = {"ONE_TO_ONE": "collective-permute"}
 
 
 class _Placed(NamedTuple):
-    """An instruction, the shapes of its operands, the computation that it is in, and how often that runs."""
+    """An instruction, the shapes of its operands, the computation that it is in, and how often that runs.
+
+    `around` is the line of the loop, the branch or the kernel that it is in, `parts` is what it holds or runs.
+    """
 
     op: Instruction
     operands: tuple[Shape, ...]
     within: str
     runs: int
+    around: SourceFrame | None
+    parts: Sequence[Instruction]
 
     @property
     def bytes(self) -> int:
         """The bytes of operands and results."""
         return _bytes_of(self.op.shapes) + _bytes_of(self.operands)
 
+    @property
+    def source(self) -> SourceFrame | None:
+        """Its line; where the compiler has none for it, the line of what it holds, or of what it is in."""
+        return next(filter(None, (source_of(op.stack) for op in (self.op, *self.parts))), self.around)
+
     def operation(self, what: str) -> Operation:
-        return Operation(what, self.op.op_name, source_of(self.op.stack), self.bytes, runs=self.runs)
+        return Operation(what, self.op.op_name, self.source, self.bytes, runs=self.runs)
 
 
 def read_program(
@@ -121,6 +142,10 @@ def read_program(
         *(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None),
         *_operations(everything, _unknown_library_call),
     )
+    loops = tuple(_loop(placed, trips.counts) for placed in kernels if placed.op.opcode == "while")
+    at_least = tuple(loop for loop in loops if loop.iterations is None)
+    starts = {(placed.within, placed.op.name) for placed in kernels if _works(placed)}
+    hidden = set(_hidden(kernels))
     costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, model)
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
@@ -131,23 +156,27 @@ def read_program(
         **needed,
         donations_asked=len(donations),
         lost_donations=tuple(_lost(donations, module)),
-        fusions=tuple(_fusion(module, placed) for placed in kernels if placed.op.opcode == "fusion"),
+        fusions=tuple(_fusion(placed) for placed in kernels if placed.op.opcode == "fusion"),
         operations=tuple(
-            _sliced(model, runs, placed, placed.operation(placed.op.opcode)) for placed in kernels if _works(placed.op)
+            _sliced(model, runs, placed, placed.operation(placed.op.opcode)) for placed in kernels if _works(placed)
         ),
+        launches=None if at_least else _of_one_run(module, trips.counts, starts),
+        sequential_steps=None if at_least else _of_one_run(module, trips.counts, ()),
+        loops=loops,
+        conditionals=tuple(placed.operation("conditional") for placed in kernels if placed.op.opcode == "conditional"),
+        selections=tuple(placed.operation("conditional") for placed in everything if placed.op.opcode == "select"),
         products=tuple(_product(placed) for placed in everything if _is_product(placed.op)),
         **_collectives(everything, everything if unsplit is None else _all_of(unsplit)),
+        exposed_collectives=None
+        if origin.device_kind == "cpu"
+        else tuple(each for placed, each in _each_collective(everything) if _identity(placed.op) not in hidden),
         custom_calls=_operations(everything, _custom_call),
         kernels=tuple(map(_kernel, of_the_user)),
-        copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(module, placed.op)),
+        copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(placed)),
         transposes=tuple(placed.operation("transpose") for placed in everything if placed.op.opcode == "transpose"),
         host_transfers=_operations(everything, _host_transfer),
         estimated_cycles=sum((placed.op.estimated_cycles or 0) * placed.runs for placed in kernels),
-        at_least=tuple(
-            placed.operation("while")
-            for placed in everything
-            if trips.counts.get((placed.within, placed.op.name), 0) is None
-        ),
+        at_least=at_least,
         at_most=tuple(
             placed.operation(placed.op.opcode)
             for placed in everything
@@ -162,20 +191,19 @@ def _placed_in(module: HloModule, runs: RunCounts, opcodes: Container[str] | Non
 
     With `opcodes`, only those that instructions of these call.
     """
-    reached = {module.entry: None}
+    reached: dict[str, SourceFrame | None] = {module.entry: None}
     waiting = [module.entry]
-    while waiting:
-        for op in module.computations[waiting.pop()].instructions:
-            calls = op.calls if opcodes is None or op.opcode in opcodes else ()
-            new = dict.fromkeys(name for name in calls if name not in reached)
-            reached |= new
-            waiting += new
-    for name in reached:
+    for name in waiting:
         computation = module.computations[name]
         shapes = {op.name: op.shapes for op in computation.instructions}
         for op in computation.instructions:
             operands = tuple(shape for operand in op.operands for shape in shapes[operand])
-            yield _Placed(op, operands, name, runs.times[name])
+            placed = _Placed(op, operands, name, runs.times[name], reached[name], tuple(_inside(module, op)))
+            calls = op.calls if opcodes is None or op.opcode in opcodes else ()
+            if new := [called for called in calls if called not in reached]:
+                reached |= dict.fromkeys(new, placed.source)
+                waiting += new
+            yield placed
 
 
 def _all_of(module: HloModule) -> Iterator[_Placed]:
@@ -224,7 +252,7 @@ def _kernel(placed: _Placed) -> Kernel:
     return Kernel(
         names[0] if names[1:] == ["pallas_call"] else op.name.partition(".")[0],
         op.op_name,
-        source_of(op.stack),
+        placed.source,
         placed.bytes,
         vmem_bytes=op.vmem_bytes,
         vmem_limit_bytes=op.vmem_limit_bytes,
@@ -250,16 +278,15 @@ def _fusion_kind(op: Instruction) -> str:
     return op.kernel.strip("_")
 
 
-def _fusion(module: HloModule, placed: _Placed) -> Fusion:
+def _fusion(placed: _Placed) -> Fusion:
     op = placed.op
-    parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
+    parts = [part for part in placed.parts if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
-    sources = (source_of(each.stack) for each in (op, *parts))
     return Fusion(
         f"{_fusion_kind(op)} fusion",
         op.op_name,
-        next(filter(None, sources), None),
+        placed.source,
         placed.bytes,
         frozenset(names),
         op_names,
@@ -275,15 +302,47 @@ def _inside(module: HloModule, op: Instruction) -> Iterator[Instruction]:
             yield from _inside(module, part)
 
 
-def _works(op: Instruction) -> bool:
-    return not (op.opcode in _NO_WORK or op.opcode.endswith("-done"))
+def _works(placed: _Placed) -> bool:
+    """Whether it is a launch: no name for memory, no bookkeeping of the compiler, no end of what was started before."""
+    op = placed.op
+    if op.opcode == "fusion":
+        return not any(part.custom_call_target == "AsyncCollectiveDone" for part in placed.parts)
+    return not (op.opcode in _NO_WORK or op.opcode.endswith("-done") or op.custom_call_target in _BOOKKEEPING)
 
 
-def _only_copies(module: HloModule, op: Instruction) -> bool:
+def _only_copies(placed: _Placed) -> bool:
     """A kernel that does nothing but copy: XLA's CPU compiler wraps most operations that are alone in a fusion."""
-    if op.opcode != "fusion":
-        return op.opcode == "copy"
-    return {part.opcode for part in _inside(module, op)} - _NO_WORK - {"fusion"} == {"copy"}
+    if placed.op.opcode != "fusion":
+        return placed.op.opcode == "copy"
+    return {part.opcode for part in placed.parts} - _NO_WORK - {"fusion"} == {"copy"}
+
+
+def _loop(placed: _Placed, counts: Mapping[Place, int | None]) -> Loop:
+    iterations = counts.get((placed.within, placed.op.name))
+    what = f"loop of {'unknown' if iterations is None else format(iterations, ',')} iterations"
+    return Loop(what, placed.op.op_name, placed.source, placed.bytes, iterations=iterations, runs=placed.runs)
+
+
+def _of_one_run(module: HloModule, counts: Mapping[Place, int | None], launches: Container[Place]) -> int:
+    """How many of the launches one run starts; without launches, how many iterations its innermost loops make.
+
+    Of a conditional the largest branch counts.
+    """
+
+    @functools.cache
+    def amount(name: str) -> int:
+        total = 0
+        for op in module.computations[name].instructions:
+            called = [amount(called) for called in op.calls] if op.opcode in _CONTROL else []
+            if op.opcode == "while":
+                total += (counts.get((name, op.name)) or 0) * (sum(called) or 1)
+            elif op.opcode == "conditional":
+                total += max(called)
+            else:
+                total += sum(called) + ((name, op.name) in launches)
+        return total
+
+    return amount(module.entry)
 
 
 def _is_product(op: Instruction) -> bool:
@@ -298,7 +357,7 @@ def _product(placed: _Placed) -> Product:
     return Product(
         f"{left.dtype} x {right.dtype} {name}{'' if op.precision == 'default' else f' at {op.precision} precision'}",
         op.op_name,
-        source_of(op.stack),
+        placed.source,
         placed.bytes,
         dtypes=(left.dtype, right.dtype),
         precision=op.precision,
@@ -335,7 +394,7 @@ def _lost(donations: Sequence[DonatedArgument], module: HloModule) -> Iterator[D
 
 def _collectives(placed: Sequence[_Placed], unsplit: Iterable[_Placed]) -> dict[str, Any]:
     """The fields of `Program` that are collectives."""
-    named = list(_named_collectives(unsplit))
+    named = [(each.op.name, operation) for each, operation in _each_collective(unsplit)]
     across = _across_slices(placed, dict(named))
     within = [each for name, each in named if name not in across]
     # A sum over several slices is scattered inside each slice, sent to the others, and gathered.
@@ -348,21 +407,58 @@ def _collectives(placed: Sequence[_Placed], unsplit: Iterable[_Placed]) -> dict[
     }
 
 
-def _named_collectives(everything: Iterable[_Placed]) -> Iterator[tuple[str, Operation]]:
-    """Each collective once, with its name: of an asynchronous one its start, or what that wraps."""
-    chains = set()
+def _each_collective(everything: Iterable[_Placed]) -> Iterator[tuple[_Placed, Operation]]:
+    """Each collective once: of an asynchronous one its start, or what that wraps."""
+    first: dict[Any, _Placed] = {}
     for placed in everything:
-        op = placed.op
-        kind = op.opcode.removesuffix("-start")
-        if kind not in _COLLECTIVES:
-            continue
-        # The TPU's compiler cuts one collective into the parts of a chain, each in a fusion of its own.
-        if chain := op.frontend_attributes.get("chain_id"):
-            part = op.opcode, chain, op.channel
-            if part in chains:
-                continue
-            chains.add(part)
-        yield op.name, dataclasses.replace(placed.operation(kind), bytes=_moved_bytes(placed))
+        kind = _collective(placed.op)
+        if kind and first.setdefault(_identity(placed.op), placed) is placed:
+            yield placed, dataclasses.replace(placed.operation(kind), bytes=_moved_bytes(placed))
+
+
+def _collective(op: Instruction) -> str:
+    """The kind of a collective or of its start; empty for other instructions."""
+    kind = op.opcode.removesuffix("-start")
+    return kind if kind in _COLLECTIVES else ""
+
+
+def _identity(collective: Instruction) -> Any:
+    """What the parts of a collective share, which a TPU's compiler cuts into fusions: its chain, else its name."""
+    chain = collective.frontend_attributes.get("chain_id")
+    return (collective.opcode, chain, collective.channel) if chain else collective.name
+
+
+def _hidden(kernels: Iterable[_Placed]) -> Iterator[Any]:
+    """The identities of the collectives during which the device computes, in the order of the schedule.
+
+    A collective lasts from the first instruction that holds a part of it, such as its start, to the last or to its end.
+    """
+    for _, computation in itertools.groupby(kernels, lambda placed: placed.within):
+        instructions = list(computation)
+        held: dict[str, set[Any]] = {}
+        spans: dict[Any, list[int]] = collections.defaultdict(list)
+        for position, placed in enumerate(instructions):
+            op = placed.op
+            parts = (op, *(() if op.opcode in _RUNNING else placed.parts))
+            held[op.name] = {_identity(part) for part in parts if _collective(part)}
+            if op.opcode.endswith(("-done", "-update")):
+                held[op.name] |= held[op.operands[0]]
+            for identity in held[op.name]:
+                spans[identity].append(position)
+        for identity, positions in spans.items():
+            if any(map(_computes, instructions[positions[0] : positions[-1] + 1])):
+                yield identity
+
+
+def _computes(placed: _Placed) -> bool:
+    """Whether the device computes with arrays; a kernel that holds a part of a collective does if it has a product."""
+    op, parts = placed.op, placed.parts
+    if op.opcode in _RUNNING:
+        return True
+    if any(map(_collective, (op, *parts))):
+        return any(part.opcode in _PRODUCTS for part in parts)
+    arrays = any(shape.elements > 1 for shape in (*op.shapes, *placed.operands))
+    return arrays and _works(placed) and op.opcode not in _TRANSFERS
 
 
 def _moved_bytes(placed: _Placed) -> int:
