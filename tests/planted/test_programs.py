@@ -139,6 +139,37 @@ def doubling(x, out):
 def with_kernel(x, matrix):
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
     return pallas.pallas_call(doubling, out_shape=shape, name="doubled")(x @ matrix)
+
+
+def write(buffer, update, row):
+    return lax.dynamic_update_slice(buffer, update, (row,))
+
+
+def unrolled(buffers, updates, rows):
+    return jnp.stack([write(*each) for each in zip(buffers, updates, rows)])
+
+
+write_all = unrolled
+ROWS_AT_ONCE = 32
+
+
+def row(x):
+    return jnp.tanh(x) * jnp.exp(-x)
+
+
+def rows(xs, matrix):
+    return lax.map(row, xs, batch_size=ROWS_AT_ONCE)
+
+
+def gated(on, x):
+    return lax.cond(on, lambda x: jnp.sin(x @ x), lambda x: x + 1.0, x)
+
+
+every = lax.map
+
+
+def each_gated(x, matrix):
+    return every(lambda x: gated(x[0, 0] > 0, x), x.reshape(4, 64, 64))
 """
 
 KERNEL = """
@@ -157,6 +188,27 @@ def doubled(x):
     cost = pallas.CostEstimate(flops=x.size, transcendentals=0, bytes_accessed=8 * x.size)
     call = pallas.pallas_call(doubling, out_shape=x, grid=(x.shape[0] // ROWS,), in_specs=[block], out_specs=block, cost_estimate=cost, name="doubled")
     return call(x)
+"""
+
+GATHERS = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+
+MESH = AbstractMesh((8,), ("device",))
+WHOLE = NamedSharding(MESH, P())
+
+
+def of(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(MESH, P("device")))
+
+
+def layers(weights, x):
+    for weight in weights:
+        y = x
+        x = jax.nn.relu(y @ lax.with_sharding_constraint(weight, WHOLE))
+    return x
 """
 
 SLICES = """
@@ -199,6 +251,12 @@ PROJECTS = {
     "model": Project(MODEL, {"train_step": "call(train_step, initial_state(), batch(), jax.random.key(1), carry=1)"}),
     "sharded": Project(SHARDED, {"sharded_step": "call(sharded_step, initial_params(), batch())"}),
     "loops": Project(LOOPS, of_square("hmc_step", "until_small", "solve")),
+    "steps": Project(
+        LOOPS,
+        of_square("rows", "each_gated")
+        | {"write_all": "call(jax.jit(lambda *of: write_all(*of)), SQUARE, SQUARE[:, :2], jnp.zeros(128, int))"},
+    ),
+    "gathers": Project(GATHERS, {"layers": "call(jax.jit(layers), [of(4096, 4096)] * 4, of(8192, 4096))"}),
     "kernel": Project(KERNEL, {"doubled": "call(jax.jit(doubled), jax.ShapeDtypeStruct((8192, 512), jnp.float32))"}),
     "slices": Project(SLICES, {"step": "call(jax.jit(step), X)"}, ", chips=8, slices=2"),
     "unknown": Project(LOOPS, of_square("with_kernel")),
@@ -340,6 +398,38 @@ PLANTS = [
         TPU,
     ),
     *planted(
+        "a loop of single rows", "steps", "ROWS_AT_ONCE = 32", "ROWS_AT_ONCE = None",
+        [
+            r"rows sequential steps.* is 128 iterations, \+124 .* over the baseline 4 iterations",
+            r"grew: loop in rows \(steps.py\) \(\+124\) at steps.py:\d+ in rows",
+            r"rows launches",
+            r"\n  \+ 1 x loop of 128 iterations in rows \(steps.py\): steps.py:\d+",
+        ],
+        TPU, GPU, None,
+    ),
+    *planted(
+        "a write that becomes a loop", "steps", "write_all = unrolled", "write_all = jax.vmap(write)",
+        [r"write_all sequential steps.* is 128 iterations, \+128 over", r"loop in write \(steps.py\) \(\+128\) at steps.py:\d+ in write"],
+        TPU,
+    ),
+    *planted(
+        "a branch that is always taken", "steps", "every = lax.map", "every = lambda f, x: jax.vmap(f)(x)",
+        [
+            r"each_gated conditionals.* is 0 conditionals, 1 .*under the baseline 1 conditional",
+            r"fell: conditional in gated \(steps.py\) \(-1\) at steps.py:\d+ in gated",
+        ],
+        TPU, GPU, None,
+    ),
+    *planted(
+        "a barrier between collectives and products", "gathers", "y = x\n", "weight, y = lax.optimization_barrier((weight, x))\n",
+        [
+            r"layers exposed collectives.* is 4 collectives, \+\d .* over",
+            r"all-gather in layers \(gathers.py\) \(\+\d\) at gathers.py:\d+ in layers",
+            r"layers exposed collective bytes",
+        ],
+        TPU, GPU,
+    ),
+    *planted(
         "a mean over both slices", "slices", 'lax.pmean(x, "chip")', 'lax.pmean(x, ("slice", "chip"))',
         [
             r"cross-slice collectives @ tpu-v5e is 1 collective, \+1 over the baseline 0 collectives",
@@ -367,7 +457,7 @@ def test_a_plant_fails_and_its_line_is_named(pytester, run, target, module, old,
 @pytest.mark.parametrize(
     ("target", "modules"),
     [
-        pytest.param(TPU, ["model", "sharded", "loops", "kernel", "slices"], marks=needs_libtpu),
+        pytest.param(TPU, ["model", "sharded", "loops", "steps", "gathers", "kernel", "slices"], marks=needs_libtpu),
         pytest.param(GPU, ["model", "sharded"], marks=needs_cuda_plugin),
     ],
 )
