@@ -255,7 +255,7 @@ def test_a_loop_whose_iterations_depend_on_data_counts_once_and_is_named(target)
     program = compile_here_or_for(target, endless, spec(), SQUARE, SQUARE)
     assert program.flops == pytest.approx(PRODUCT, rel=0.01)
     (loop,) = program.at_least
-    assert (loop.what, loop.source.line, loop.source.file) == ("while", line_of(endless) + 1, __file__)
+    assert (loop.iterations, loop.source.line, loop.source.file) == (None, line_of(endless) + 1, __file__)
     assert not program.at_most
 
 
