@@ -201,6 +201,7 @@ class Instrument:
         """
         __tracebackhide__ = True
         self._state.used = True
+        self._recorder.method = declared.method
         self._session.check(declared.method, declared.needs)
         if not isinstance(budget, Budget):
             such = "".join(f", such as Budget({field}=...)" for field in list(declared.budget)[:1])

@@ -23,6 +23,7 @@ from perfsuite.measure.compiles import callsite
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Estimate, Metric, is_finite, title
 from perfsuite.measure.private.capabilities import fallbacks
+from perfsuite.measure.switches import switches_first
 from perfsuite.measure.words import number, printable
 from perfsuite.session.judge import Judge
 from perfsuite.session.modes import Answer
@@ -81,6 +82,8 @@ class Recorder:
         """What the compiler for a target lacks here, by target."""
         self._kept: list[Callable[[], object]] = []
         self._ended = False
+        self.method = ""
+        """The method of `perf` that measures, such as "perf.donation"."""
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
         self.results: list[Result] = []
@@ -117,6 +120,7 @@ class Recorder:
             raise ValueError(f"{self._test} records {name!r} twice; give each metric a name of its own")
         self.metrics[metric.title] = metric
         where = callsite.location(sys._getframe(1))
+        evidence = dataclasses.replace(evidence, cause=switches_first(self.method, evidence.cause))
         self._recorded[metric.title] = _Recorded(allowed, evidence, where)
 
     def measured(
@@ -173,7 +177,9 @@ class Recorder:
         why = cause() if any(failures) else ""
         where = callsite.location(sys._getframe(1))
         results = [
-            dataclasses.replace(result, cause=result.cause or why) if fails else self._judge.strictly(result, where)
+            dataclasses.replace(result, cause=switches_first(self.method, result.cause or why))
+            if fails
+            else self._judge.strictly(result, where)
             for result, fails in zip(results, failures, strict=True)
         ]
         self.results += results

@@ -38,6 +38,7 @@ from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.private import compile_events, jax_stack
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES, probing
 from perfsuite.measure.private.compile_events import is_cache_hit, stage_of
+from perfsuite.measure.switches import switches_first
 
 STAGES = ("trace", "lower", "compile")
 
@@ -446,6 +447,7 @@ def _refused(cause: Cause, mark: int, watches: list[Compiles]) -> RecompilationE
 
 def _error(message: str, cause: Cause) -> RecompilationError:
     changes = tuple(map(str, cause.changes))
+    message = switches_first("perf.no_compiles", message)
     return RecompilationError(message, function=cause.function, stage=cause.stage, changes=changes)
 
 

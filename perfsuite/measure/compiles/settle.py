@@ -12,6 +12,7 @@ from perfsuite.measure import progress
 from perfsuite.measure.call import Call, check_flattens, leaves_with_paths, refuse_ended, text_of_array
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning
+from perfsuite.measure.switches import switches_first
 
 _MOST_RUNS = 3
 
@@ -163,5 +164,6 @@ def agreed_run(run: Callable[[], T], counts: Callable[[T], tuple[int, ...]], dif
         totals = [sum(each) for each in values]
         shown = ", ".join(map(str, totals if len(set(totals)) > 1 else values))
         why = "a count gates only code that does the same each time"
-        raise MeasurementError(f"{differs} from run to run ({shown}); {why}")
+        text = f"{differs} from run to run ({shown}); {why}"
+        raise MeasurementError(switches_first("perf.host_calls", text))
     return min(runs, key=size)

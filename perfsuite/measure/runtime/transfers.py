@@ -29,6 +29,7 @@ from perfsuite.measure.errors import TransferError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.execution import is_fetched, observing
+from perfsuite.measure.switches import switches_first
 
 Direction = Literal["host_to_device", "device_to_host", "device_to_device", "callback"]
 
@@ -380,9 +381,8 @@ def _settle() -> None:
 
 
 def _error(event: Transfer, more: str = "") -> TransferError:
-    return TransferError(
-        f"{event}{more}", direction=event.direction, what=event.what, cause=event.cause, location=event.location
-    )
+    text = switches_first("perf.no_transfers", f"{event}{more}")
+    return TransferError(text, direction=event.direction, what=event.what, cause=event.cause, location=event.location)
 
 
 # Causes, read from the stack and from the arguments of a call.

@@ -1,0 +1,108 @@
+"""An instrument that fails names JAX's own switches first, where they are on and disturb it."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from perfsuite import Budget, call
+from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.settle import agreed_run
+from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
+from perfsuite.measure.runtime.transfers import forbid_transfers
+from perfsuite.measure.switches import switches_first
+
+X = jnp.ones(3)
+
+
+@contextlib.contextmanager
+def switched(name, value=True):
+    before = jax.config.values[name]
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def donation(perf):
+    perf.donation(call(jax.jit(lambda x: x * 2, donate_argnums=0), jnp.ones(3), carry=1), budget=Budget(undonated=0))
+
+
+def host_calls(perf):
+    perf.host_calls(call(jax.jit(lambda x: x * 3), X), budget=Budget(host_calls=2))
+
+
+def first_call(perf):
+    traced = jax.jit(lambda x: jnp.sin(x) * 4)
+    perf.first_call(call(traced, X), budget=Budget(lowering_calls=100))
+
+
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [
+        ("jax_debug_nans", donation),
+        ("jax_debug_infs", host_calls),
+        ("jax_disable_jit", host_calls),
+        ("jax_debug_key_reuse", host_calls),
+        ("jax_enable_checks", first_call),
+        ("jax_log_compiles", first_call),
+    ],
+)
+def test_a_budget_that_a_switch_breaks_names_it_before_anything_else(bare_perf, name, measure):
+    with switched(name), pytest.raises(BudgetExceeded) as raised:
+        measure(bare_perf)
+    cause = str(raised.value).partition("likely cause: ")[2]
+    assert cause.startswith(f"{name} is True: ")
+    assert f"jax.config.update('{name}', False)" in cause.splitlines()[0]
+
+
+def test_without_a_switch_none_is_named(bare_perf):
+    donation(bare_perf)
+    host_calls(bare_perf)
+    with pytest.raises(BudgetExceeded) as raised:
+        first_call(bare_perf)
+    assert "jax.config" not in str(raised.value)
+
+
+def test_a_switch_that_disturbs_another_instrument_is_not_named(bare_perf):
+    with switched("jax_log_compiles"), pytest.raises(BudgetExceeded) as raised:
+        bare_perf.host_calls(call(lambda x: x * 5, X), budget=Budget(host_calls=0))
+    assert "jax_log_compiles" not in str(raised.value)
+
+
+def test_what_is_judged_by_a_baseline_has_the_switches_of_when_it_was_measured(bare_perf):
+    with switched("jax_debug_nans"):
+        bare_perf.host_calls(call(jax.jit(lambda x: x * 6), X), name="step")
+    recorded = bare_perf.recorder._recorded["step host calls"]
+    assert recorded.evidence.cause.startswith("jax_debug_nans is True: ")
+
+
+def test_a_recompilation_and_a_transfer_name_the_switch_first():
+    step = jax.jit(lambda x: x.sum())
+    derivative = jax.grad(step)
+    derivative(X)
+    with switched("jax_check_tracer_leaks"):
+        derivative(X)
+        with pytest.raises(RecompilationError) as raised, compiles.forbid():
+            derivative(X)
+    assert str(raised.value).startswith("jax_check_tracer_leaks is True: ")
+    with switched("jax_debug_nans"), pytest.raises(TransferError) as moved, forbid_transfers():
+        float(step(X))
+    assert str(moved.value).startswith("jax_debug_nans is True: ")
+
+
+def test_counts_that_differ_name_the_switch_first():
+    numbers = iter(range(9))
+    with switched("jax_check_tracer_leaks"), pytest.raises(MeasurementError) as raised:
+        agreed_run(lambda: next(numbers), lambda number: (number,), "step: the host calls differ")
+    assert str(raised.value).startswith("jax_check_tracer_leaks is True: ")
+
+
+def test_a_switch_that_is_usually_on_is_named_where_it_is_off():
+    with switched("jax_cpu_enable_async_dispatch", False):
+        words = switches_first("perf.stays_async", "it waits")
+    assert words.startswith("jax_cpu_enable_async_dispatch is False: ")
+    assert words.endswith("jax.config.update('jax_cpu_enable_async_dispatch', True)\nit waits")
