@@ -3,70 +3,47 @@
 It imports neither jax nor NumPy: `perfsuite diff` prints it too.
 """
 
-from perfsuite.measure.private.libraries import (
-    FILTER_JITTED,
-    JITTING,
-    KEYS,
-    KEYS_RETURNED,
-    MODULES,
-    NNX_JITTED,
-    PARTITIONING,
-    PLACING,
-    REGISTERING,
-    SLOW_PATH,
-    STATES_FLATTENED,
-    TRANSFORMATIONS,
-    TREE_AT,
-    TREES,
-    WAITING,
-    one_of,
-)
+from perfsuite.measure.private import libraries
 from perfsuite.measure.private.names import Functions
 
 _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
+    (libraries.JITTING, "It jits a function on every call: create the jitted function once, outside the loop."),
     (
-        JITTING,
-        "It jits a function on every call: create the jitted function once, outside the loop.",
-    ),
-    (
-        NNX_JITTED,
+        libraries.NNX_JITTED,
         "nnx.jit walks the module's graph on every call: nnx.cached_partial(step, model, ...) keeps the graph, or "
         "nnx.split once and jax.jit over the state.",
     ),
     (
-        FILTER_JITTED,
+        libraries.FILTER_JITTED,
         "filter_jit takes its arguments apart on every call, and waits for the device: eqx.partition once, before the "
         "loop, and jax.jit the step over the arrays.",
     ),
     (
-        PARTITIONING,
+        libraries.PARTITIONING,
         "It takes the model apart or puts it together on every call: eqx.partition once, before the loop, carry the "
         "arrays, and eqx.combine inside the jitted function.",
     ),
-    (TREE_AT, "It takes the whole tree apart on every call: do it inside the jitted function."),
+    (libraries.TREE_AT, "It takes the whole tree apart on every call: do it inside the jitted function."),
     (
-        TRANSFORMATIONS,
+        libraries.TRANSFORMATIONS,
         "A transformation outside jit traces its function again on every call: jit the transformed function, once.",
     ),
-    (
-        WAITING,
-        "It waits for the device on every call: return the array, and read it some steps later.",
-    ),
+    (libraries.WAITING, "It waits for the device on every call: return the array, and read it some steps later."),
     (
         ("numpy:asarray", "numpy:array"),
         "Of an array of JAX it waits for the device on every call: return the array, and read it some steps later.",
     ),
     (
-        PLACING,
+        libraries.PLACING,
         "It places an array on the device on every call: place it once, before the loop, or a step ahead.",
     ),
     (
-        REGISTERING,
+        libraries.REGISTERING,
         "JAX takes the objects of a class apart in Python, each time that a jitted function gets them: "
         "jax.tree_util.register_dataclass does it without Python; or close over those that never change.",
     ),
     (
-        (*TREES, "optax.tree_utils"),
+        (*libraries.TREES, "optax.tree_utils"),
         "It passes over every leaf of the tree on every call: do it inside the jitted function, or once, before the "
         "loop.",
     ),
@@ -75,12 +52,12 @@ _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
         "It builds a new state object on every call: replace the field inside the jitted function.",
     ),
     (
-        (*MODULES, "?:"),
+        (*libraries.MODULES, "generated:"),
         "Modules are built or taken apart in Python on every call: carry their arrays through the loop, and build the "
         "module inside the jitted function.",
     ),
     (
-        STATES_FLATTENED,
+        libraries.STATES_FLATTENED,
         "JAX takes an nnx.State apart in Python on every call, a variable at a time: jax.tree.flatten it once, before "
         "the loop, carry its leaves, and jax.tree.unflatten them inside the jitted function.",
     ),
@@ -89,25 +66,16 @@ _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
         "It walks the module's graph on every call: nnx.split once, before the loop, carry the state, and nnx.merge "
         "inside the jitted function.",
     ),
+    (("optax.",), "Optax runs outside jit, an operation at a time: call it inside the jitted step."),
+    (("flax.",), "Flax runs outside jit, an operation at a time: call it inside the jitted step."),
     (
-        ("optax.",),
-        "Optax runs outside jit, an operation at a time: call it inside the jitted step.",
-    ),
-    (
-        ("flax.",),
-        "Flax runs outside jit, an operation at a time: call it inside the jitted step.",
-    ),
-    (
-        KEYS_RETURNED,
+        libraries.KEYS_RETURNED,
         "JAX makes each typed key that a jitted function returns in Python: keep one key, and fold the number of the "
         "step into it inside the jitted function.",
     ),
+    (libraries.KEYS, "It makes keys outside jit on every call: split the key inside the jitted step, and carry it."),
     (
-        KEYS,
-        "It makes keys outside jit on every call: split the key inside the jitted step, and carry it.",
-    ),
-    (
-        SLOW_PATH,
+        libraries.SLOW_PATH,
         "JAX's fast path does not take a jitted function, which then runs through Python on every call: "
         "perf.fast_path says why.",
     ),
@@ -122,6 +90,22 @@ _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
 )
 
 
+_BY_REASON = {
+    (
+        " in __hash__",
+        " in __eq__",
+    ): "JAX calls __hash__ and __eq__ of a static argument on every call: compute the hash "
+    "once, when the object is made, or pass it as an array.",
+    (
+        libraries.OF_LIST,
+    ): "JAX takes a list apart in Python, item by item: jnp.array(np.array(values)), or jnp.stack of arrays.",
+}
+"""By what a host call's text contains: this is what makes the calls, whatever function the code calls."""
+
+
 def advice_on(function: str) -> str:
-    """What to do about the host calls that "module:function" makes; empty for a function that is not known."""
-    return next((words for functions, words in _ADVICE if one_of(function, functions)), "")
+    """What to do about the host calls of "module:function", or of that "at file:line in function"; "" if unknown."""
+    for parts, words in _BY_REASON.items():
+        if any(part in function for part in parts):
+            return words
+    return next((words for functions, words in _ADVICE if libraries.one_of(function, functions)), "")

@@ -202,7 +202,7 @@ def _telling(calls: dict[CallOrigin, int]) -> dict[CallOrigin, int]:
 
 
 def _advised(named: dict[CallOrigin, int]) -> str:
-    advice = list(dict.fromkeys(advice_on(origin.function) for origin in named))
+    advice = list(dict.fromkeys(advice_on(str(origin)) for origin in named))
     return "".join(f"\n  {text}" for text in advice if text)
 
 

@@ -182,7 +182,8 @@ def evidence_lines(result: Result) -> list[str]:
 def growth(parts: Sequence[Part], unit: str) -> str:
     """Which parts of a metric in `unit` got worse, by how much, and where they are."""
     if unit == HOST_CALLS:
-        places = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
+        origins = [origin for part in parts for origin in part.place.split(", ")]
+        places = dict.fromkeys(origin for origin in origins if " at " in origin or advice_on(origin))
         named = ", ".join(f"{part.name} ({_grown_by(part)})" for part in parts)
         return f"more calls of {named}" + (f", made in {', '.join(places)}" if places else "")
     verb = "fell" if parts[0].amount < 0 else "grew"

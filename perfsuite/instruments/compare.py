@@ -13,6 +13,7 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import dispatches
+from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.comparison import Comparison
@@ -102,6 +103,7 @@ class CompareInstrument(Instrument):
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
         cause, unknown = _cause(pair, comparison, longer_us)
+        cause = "\n".join(filter(None, [cause, _slow_path(pair)]))
         text = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (text, "") if cause else ("", text)
 
@@ -118,6 +120,14 @@ def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, s
     programs, watched = _of_both(pair, dispatches), functools.partial(_watched, pair)
     cause = likely_cause(comparison, candidate, reference, programs=programs, longer_us=longer_us, watched=watched)
     return cause, unknown
+
+
+def _slow_path(pair: Pair) -> str:
+    """Which calls of jitted functions JAX's fast path does not take for the candidate, and why."""
+    both = _of_both(pair, fast_path)
+    if both is None or both[0].misses <= both[1].misses:
+        return ""
+    return f"JAX's fast path does not take, on every call: {both[0]}"
 
 
 def _watched(pair: Pair) -> tuple[Asynchrony, Asynchrony] | None:

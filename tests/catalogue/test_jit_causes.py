@@ -588,7 +588,7 @@ def another_value_of_a_user_context():
     return Case(lambda: under(2), lambda: under(1))
 
 
-@entry("measured", "with mesh: was (), is (Mesh(axis_sizes=(1,), axis_names=('d',)", "Set it once, before warming")
+@entry("measured", "mesh_context: was (), is (Mesh(axis_sizes=(1,), axis_names=('d',)", "Set it once, before warming")
 def a_mesh_entered_as_a_context():
     if not jax_stack.context_values():
         pytest.skip("jax 0.10.0 does not name what its cache of traces depends on")
@@ -920,7 +920,7 @@ def an_array_on_a_mesh_of_other_devices():
 @entry(
     "issue 31250",
     "args[0]['w']: was uncommitted, is committed to 8 devices",
-    "Place it before the first call as the step returns it, with jax.device_put(x, sharding)",
+    "Place it in every call with jax.device_put(x, sharding): a state as the step returns it",
 )
 def a_state_that_the_first_step_shards():
     step = jax.jit(lambda state, x: {"w": state["w"] + x})

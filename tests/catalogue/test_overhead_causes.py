@@ -111,6 +111,34 @@ def right(params, x):
     return STEP(params, x)
 
 
+# JAX.
+
+
+class Table:
+    """Is hashed by its values, which are on the device."""
+
+    def __init__(self, values, kept=None):
+        self.values, self.kept = values, kept
+
+    def __hash__(self):
+        return hash(float(self.values.sum())) if self.kept is None else self.kept
+
+    def __eq__(self, other):
+        return self is other
+
+
+@entry("jax issue 4572", " in __hash__", "JAX calls __hash__ and __eq__ of a static argument on every call")
+def a_static_argument_whose_hash_reads_the_device():
+    look_up = jax.jit(lambda x, table: x, static_argnums=1)
+    return call(look_up, X, Table(X)), call(look_up, X, Table(X, kept=1))
+
+
+@entry("jax issues 2919 and 10662", "JAX takes a list apart in Python, item by item: jnp.array(np.array(values))")
+def an_array_of_a_list_on_every_step():
+    numbers = list(range(100))
+    return call(lambda: jnp.array(numbers)), call(lambda: jnp.array(np.array(numbers)))
+
+
 # Equinox.
 
 
@@ -137,7 +165,11 @@ def tree_at_on_every_step():
     return call(wrong, model(), X), call(right, model(), X)
 
 
-@entry("measured: jit over an eqx.Module", "?:flatten at", "Modules are built or taken apart in Python on every call")
+@entry(
+    "measured: jit over an eqx.Module",
+    "generated:flatten of Layer at",
+    "Modules are built or taken apart in Python on every call",
+)
 def a_module_in_place_of_its_arrays():
     def wrong(model, x):
         return SUM(model, x)

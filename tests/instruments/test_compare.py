@@ -1,10 +1,15 @@
 """`perf.compare`: a comparison that its time leaves open is no pass, and says what would settle it."""
 
 import json
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
 from support.fakes import FakeBlocks
 
+from perfsuite import call
+from perfsuite.instruments.compare import _slow_path
 from perfsuite.measure.timing import comparison
 
 NOISY = """
@@ -53,3 +58,13 @@ def test_too_few_pairs_are_undecided_against_a_recorded_ratio(gated):
     result, verdicts = gated("--perf", "--perf-seconds=0.001")
     result.assert_outcomes(passed=1)
     assert verdicts == ["inconclusive"]
+
+
+def test_a_candidate_that_leaves_the_fast_path_says_why():
+    quick = jax.jit(lambda x: x * 2)
+    slow = jax.jit(lambda x: (jax.debug.callback(lambda y: None, x), x * 2)[1])
+    x = jnp.ones(3)
+    assert "it has effects (DebugEffect)" in _slow_path(
+        SimpleNamespace(candidate=call(slow, x), reference=call(quick, x))
+    )
+    assert not _slow_path(SimpleNamespace(candidate=call(quick, x), reference=call(slow, x)))

@@ -11,7 +11,7 @@ import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal, TypeAlias
 
@@ -40,7 +40,7 @@ STANDARD_LIBRARY = tuple(
 """The folders of Python's own modules, and on some systems of installed packages."""
 
 SHARD_MAP = "shard_map"
-"""What operations came through that `jax.shard_map` runs one by one, outside jit."""
+"""What an operation came through that `jax.shard_map` runs by itself, outside jit."""
 
 _PRIVATE = jax_stack.__name__.rpartition(".")[0]
 
@@ -116,12 +116,13 @@ def on_stack(frame: FrameType) -> CallSite:
     # Under `filter_grad` and its like, the user called that. In a backward pass nobody calls the function any more.
     bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
     eager = jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax)
+    in_shard_map = eager and any(jax_stack.SHARD_MAP.runs(each) for each, _ in traceback.walk_stack(frame))
     options = compiling.options if compiling and not site.compared else {}
     # What an installed package compiles is the user's to move: the message names the line that leads to it.
     return dataclasses.replace(
         site,
         eager=eager,
-        through=SHARD_MAP if eager and jax_stack.in_shard_map(frame) else site.through,
+        through=SHARD_MAP if eager and in_shard_map else site.through,
         location=_line_of(user),
         via="" if caller is user else _line_of(caller),
         frame=id(library[-1]) if library else 0,
@@ -285,18 +286,18 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
         arguments = compiling.statics if compiling and frameworks.jitted_in(wrapper) is not None else None
         return CallSite("", args, kwargs, function=wrapper, statics=_statics(arguments, args))
     # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
-    inner = [frame for frame in outer if not jax_stack.shortens_traceback(frame)]
-    misses = inner and (jax_stack.PMAP.runs(inner[0]) or jax_stack.jitted_function(inner[0]) is not None)
+    function = _behind_filter(outer)
+    misses = jax_stack.PMAP.runs(function) or jax_stack.jitted_function(function) is not None
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
         return None
-    if compiling.ahead_of_time and _takes_function(inner[0]):
+    if compiling.ahead_of_time and not _passes_on(function):  # called with the user's function before its arguments
         args = args[1:]
     return CallSite("", args, kwargs, function=compiling.function, statics=_statics(compiling.statics, args))
 
 
-def _takes_function(frame: FrameType) -> bool:
-    """Whether the frame's function is called with the user's function before its arguments, as `jax.eval_shape` is."""
-    return frame.f_code.co_varnames[: frame.f_code.co_argcount][:1] in (("fun",), ("f",), ("jit_func",))
+def _behind_filter(frames: Iterable[FrameType]) -> FrameType:
+    """The first frame that is not the one that shortens tracebacks."""
+    return next(frame for frame in frames if not jax_stack.FILTER.runs(frame))
 
 
 def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallSite:
@@ -309,7 +310,7 @@ def _through(library: list[FrameType]) -> CallSite:
     if not library:
         return CallSite()
     outer = library[-1]
-    function = next((each for each in reversed(library) if not jax_stack.shortens_traceback(each)), outer)
+    function = _behind_filter(reversed(library))
     names, varargs, keywords, held = inspect.getargvalues(outer)
     # Of JAX's own objects only arrays count.
     named = {
@@ -321,18 +322,10 @@ def _through(library: list[FrameType]) -> CallSite:
         named = {"args": differentiated["primals"]}  # of jax.jvp, jax.vjp and jax.linearize
     # What jax.grad and its like are called with is traced.
     statics = Statics() if API.runs(function) else None
-    through = "__iter__" if jax_stack.iterates_over_array(function) else _public_name(function)
+    through = "__iter__" if jax_stack.iterates_over_array(function) else function.f_code.co_name
+    if any(each.runs(function) for each in libraries.TRANSFORMING):  # `grad.<locals>.grad_f`, to users `grad`
+        through = function.f_code.co_qualname.partition(".")[0].lstrip("_")
     return CallSite(named=named, through=through, statics=statics)
-
-
-def _public_name(frame: FrameType) -> str:
-    """The function that a frame runs, as users know it: `grad` for `jax._src.api:grad.<locals>.grad_f`."""
-    outer, inside, _ = frame.f_code.co_qualname.partition(".<locals>.")
-    return (
-        outer.lstrip("_")
-        if inside and any(each.runs(frame) for each in libraries.TRANSFORMING)
-        else frame.f_code.co_name
-    )
 
 
 def _passes_on(frame: FrameType) -> bool:

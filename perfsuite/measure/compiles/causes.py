@@ -356,7 +356,8 @@ _FINER = {
     ("shape", "key"): "Pass one key in every call, as keys[0] of jax.random.split(key),",
     ("number", "mode"): _MODE,
     ("sharding", "mesh"): "Make the mesh once, and place it there with jax.device_put(x, NamedSharding(mesh, spec)),",
-    ("committed", "many"): "Place it before the first call as the step returns it, with jax.device_put(x, sharding),",
+    ("committed", "many"): "Place it in every call with jax.device_put(x, sharding): a state as the step returns it, a "
+    "batch as the other batches,",
     ("function", "library"): _OUTSIDE_JIT,
     **{(kind, variant): text for kind in ("static value", "structure") for variant, text in _OBJECTS.items()},
 }

@@ -193,6 +193,9 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
             if watch.eager:
                 error.add_note(f"Before that {operations_message(watch.eager)}")
             raise
+        except MeasurementError:
+            if not (watch.errors or watch.eager):  # else what compiles is why nothing agrees
+                raise
         except Exception as error:
             if watch.errors:  # what JAX traces anew may raise an error of its own
                 error.add_note(f"Before that {watch.errors[0][0]}")
@@ -200,6 +203,12 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
         finally:
             if watch.errors:
                 jax_stack.forget_calls()
+    _raise_refused(watch)
+
+
+def _raise_refused(watch: Compiles) -> None:
+    """Raise what was refused and let run, or has been caught since."""
+    __tracebackhide__ = True
     if watch.errors:
         refused, thread = watch.errors[0]
         lines = [str(refused)]
@@ -420,8 +429,7 @@ def _begin(stage: str, name: str) -> RecompilationError | None:
             if not any(call.cause is cause for cause in watch.eager[-1:]):
                 watch.eager.append(call.cause)
     elif refusing:
-        cause = call.cause if function in _NAMELESS else dataclasses.replace(call.cause, function=function)
-        return _refused(dataclasses.replace(cause, stage=stage), call.mark, refusing)
+        return _refused(dataclasses.replace(call.cause, stage=stage), call.mark, refusing)
     call.remember()
     return None
 
@@ -490,16 +498,8 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
         site = callsite.on_stack(sys._getframe(1))
         if function in _NAMELESS:
             function = site.through if site.eager else label_of(site.function)
-        cause = Cause(
-            function,
-            stage,
-            site.location,
-            eager=site.eager,
-            through=site.through,
-            caller=site.caller[0],
-            via=site.via,
-            maker=site.maker,
-        )
+        facts = {name: getattr(site, name) for name in ("eager", "through", "via", "maker")}
+        cause = Cause(function, stage, site.location, caller=site.caller[0], **facts)
         key, mark = history_key(site, function), site.mark
         last = _here.calls.get(key)
         if last is not None and last.order < order and last.mark == mark:

@@ -5,6 +5,7 @@
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -40,14 +41,15 @@ _SHOWN = 5
 class Warm(WarmFunction):
     """A function, compiled and run once for every one of `signatures`. Calling it calls the function, `fn`.
 
-    `compile_seconds` is the time that JAX took to trace, lower and compile, `compiles` the number of backend compiles.
-    `config` is what was in force then. Other attributes, such as `lower`, are those of `fn`.
+    `compile_seconds` is the time that JAX took to trace, lower and compile, `compiles` the number of backend compiles,
+    `compiled` says of what and where. `config` is what was in force then. Other attributes are those of `fn`.
     """
 
     fn: Callable
     signatures: tuple[Signature, ...]
     compile_seconds: float
     compiles: int
+    compiled: str
     config: causes.Config = dataclasses.field(repr=False)
 
     def __call__(self, *args, **kwargs):
@@ -132,8 +134,13 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     for key, sighting in sightings:  # also where nothing compiled now, because it did before perfsuite watched
         causes.HISTORY.remember(key, sighting)
     signatures = tuple(dict.fromkeys(sighting.signature for _, sighting in sightings))
-    seconds, count = sum(run.seconds for run in runs), sum(run.compiles for run in runs)
-    return Warm(fn, signatures, seconds, count, causes.config_now())
+    seconds = sum(run.seconds for run in runs)
+    events = [event for run in runs for event in run.events if event.stage == "compile"]
+    most = Counter(f"`{event.function}` at {event.location}" for event in events).most_common()
+    compiled = ", ".join(f"{what} ({plural(times, 'time')})" for what, times in most[:_SHOWN])
+    more = f" and {len(most) - _SHOWN} more" if most[_SHOWN:] else ""
+    text = f"for {plural(len(signatures), 'signature')}: {compiled}{more}"
+    return Warm(fn, signatures, seconds, len(events), text, causes.config_now())
 
 
 def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:

@@ -416,7 +416,7 @@ def _putting(placed: Move, moved: Move, put: Callable[..., Any]) -> Callable[...
 def _in_fast_path(frame: FrameType | None) -> bool:
     """Whether JAX's fast path puts an argument on several devices; its hook reports that call."""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("jax."):
-        if jax_stack.places_argument(frame):
+        if jax_stack.PLACING.runs(frame):
             return True
         frame = frame.f_back
     return False

@@ -9,7 +9,6 @@ import functools
 import inspect
 import itertools
 import os
-import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -46,7 +45,8 @@ BINDING = STACK.needs(
     tuple(Frame("jax._src.pjit", name, ("name", "jaxpr")) for name in ("_pjit_call_impl", "_pjit_call_impl_python"))
 )
 """They run a program under a transformation."""
-_FILTER = STACK.needs(Frame("jax._src.traceback_util", "reraise_with_filtered_traceback", ("fun",)))
+FILTER = STACK.needs(Frame("jax._src.traceback_util", "reraise_with_filtered_traceback", ("fun",)))
+"""It shortens tracebacks: it names no argument, and calls the function behind it."""
 
 _INFO = STACK.needs(Attribute("jax._src.pjit", "_jit_info"))
 """What `jax.jit` was told, as a jitted function keeps it."""
@@ -83,27 +83,17 @@ _ITERATING = STACK.needs(
 PMAP = STACK.needs(Functions("jax._src.pmap"))
 _OF_USERS = PMAP, STACK.needs(Functions("jax._src.checkify"))
 """`jax.pmap` and `checkify` give the user's function a module of JAX's."""
-_PMAPPED = STACK.needs(
-    (
-        Frame("jax._src.pmap", "wrapped", ("infer_params",)),
-        Frame("jax._src.pmap", "lower", ("infer_params",)),
-        Frame("jax._src.pmap", "infer_params", ("wrapped_fun", "static_broadcasted_tuple")),
-    )
-)
-"""What `jax.pmap` returned, its `lower`, and the function that holds the user's."""
+_PMAPPED = STACK.needs(Frame("jax._src.pmap", "wrapped", ("infer_params",)))
+_INFERRING = STACK.needs(Frame("jax._src.pmap", "infer_params", ("wrapped_fun", "static_broadcasted_tuple")))
 _WRAPPED = STACK.needs(Attribute("jax._src.linear_util", "f"))
+"""What `jax.pmap` returned, its closure that has the user's function, and that function."""
 _TRACING = {
     "jax.checkpoint": STACK.needs(Frame("jax._src.ad_checkpoint", "_trace_to_jaxpr", ("fun",))),
     "checkify": STACK.needs(Frame("jax._src.checkify", "checked_fun", ("f",))),
 }
 """They trace a function outside jit too."""
-_SHARD_MAP = STACK.needs(Functions("jax._src.shard_map"))
-_LOWERING_FOR = STACK.needs(
-    (
-        Frame("jax._src.stages", "lower", ("lowering_platforms",)),
-        Frame("jax._src.export._export", "do_export", ("actual_lowering_platforms",)),
-    )
-)
+SHARD_MAP = STACK.needs(Functions("jax._src.shard_map"))
+_LOWERING = STACK.needs(Frame("jax._src.stages", "lower", ("lowering_platforms",)))
 _CONTEXT_NAMES = STACK.needs(Name("jax._src.config", "trace_context_names", since="0.10.2"))
 _CONTEXT = STACK.needs(Name("jax._src.config", "trace_context"))
 
@@ -111,7 +101,8 @@ MISS = SLOW_PATH.needs(Frame("jax._src.pjit", "cache_miss", ("fun", "args_flat",
 _INNER_MISS = SLOW_PATH.needs(Frame("jax._src.pjit", "call_impl_cache_miss", ("name", "jaxpr", "args")))
 _COMPILED_CALL = SLOW_PATH.needs(Frame("jax._src.stages", "call", ("params", "args")))
 """Of a function that was compiled ahead of time."""
-PLACING = SLOW_PATH.needs(Frame("jax._src.interpreters.pxla", "cc_shard_arg"))
+PLACING = SLOW_PATH.needs(Frame("jax._src.interpreters.pxla", "cc_shard_arg", ("x",)))
+"""JAX's C++ calls it for an argument that is not where the program needs it."""
 _EXECUTABLE = SLOW_PATH.needs(Attribute("jax._src.stages", "executable"))
 UNSAFE_CALL = SLOW_PATH.needs(Attribute("jax._src.interpreters.pxla", "unsafe_call"))
 _MISSES = (MISS, _INNER_MISS, _COMPILED_CALL)
@@ -171,8 +162,7 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
         ahead = next((each for each in _AHEAD_OF_TIME if each.runs(frame)), None)
         if ahead is not None and (jitted := ahead.local(frame, "jit_func")) is not None:
             statics = static_arguments(jitted) or ((), ())
-            compiling = CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
-            return _pmapped(outwards) or compiling
+            return CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
         for maker, each in _TRACING.items():
             if each.runs(frame) and (function := each.local(frame, each.locals[0])) is not None:
                 return CompilingFunction(function, ((), ()), maker=maker)
@@ -180,34 +170,19 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
 
 
 def _pmapped(outwards: Iterator[FrameType]) -> CompilingFunction | None:
-    """The function that the user gave to `jax.pmap`, where that made the one that compiles: see `_PMAPPED`."""
-    frame = next(filter(lambda each: not shortens_traceback(each), outwards), None)
-    kind = next((each for each in _PMAPPED[:2] if frame is not None and each.runs(frame)), None)
-    if frame is None or kind is None:
+    """The function that the user gave to `jax.pmap`, where that made the one that compiles."""
+    frame = next((each for each in outwards if not FILTER.runs(each)), None)
+    if frame is None or not _PMAPPED.runs(frame):
         return None
-    held = inspect.getclosurevars(kind.local(frame, "infer_params")).nonlocals
-    wrapped, static = (held.get(name) for name in _PMAPPED[2].locals)
-    function = _WRAPPED.of(wrapped)
-    return None if function is None else CompilingFunction(function, (tuple(static or ()), ()))
-
-
-def shortens_traceback(frame: FrameType) -> bool:
-    """Whether a frame is the one that shortens tracebacks: it names no argument, and calls the function behind it."""
-    return _FILTER.runs(frame)
-
-
-def in_shard_map(frame: FrameType) -> bool:
-    """Whether the stack at `frame` runs a function of `jax.shard_map` operation by operation, outside jit."""
-    return any(_SHARD_MAP.runs(each) for each, _ in traceback.walk_stack(frame))
+    held = inspect.getclosurevars(_PMAPPED.local(frame, "infer_params")).nonlocals
+    wrapped, static = (held.get(name) for name in _INFERRING.locals)
+    return CompilingFunction(_WRAPPED.of(wrapped), (tuple(static or ()), ()))
 
 
 def lowering_platforms(frames: Iterable[FrameType]) -> dict[str, Any]:
-    """The platforms that a function is lowered for, as an option, where the code that lowers it says so."""
-    for frame in frames:
-        for each in _LOWERING_FOR:
-            if each.runs(frame) and (platforms := each.local(frame, each.locals[0])):
-                return {"lowering_platforms": tuple(platforms)}
-    return {}
+    """The platforms that code asks to lower a function for, as an option of the call."""
+    platforms = (_LOWERING.local(frame, "lowering_platforms") for frame in frames if _LOWERING.runs(frame))
+    return next(({"lowering_platforms": tuple(each)} for each in platforms if each), {})
 
 
 def static_arguments(jitted: Any) -> StaticArguments | None:
@@ -284,7 +259,7 @@ def bound_program(frame: FrameType) -> BoundProgram | None:
 
 def behind_filter(frame: FrameType) -> str:
     """The function that JAX's frame for shorter tracebacks is about to call; empty for other frames."""
-    function = _FILTER.local(frame, "fun") if _FILTER.runs(frame) else None
+    function = FILTER.local(frame, "fun") if FILTER.runs(frame) else None
     code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
     return "" if code is None else f"{module}:{code.co_qualname}"
 
@@ -311,12 +286,7 @@ def context_values() -> dict[str, Any]:
     numbers = itertools.count()
     values = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
     listed_by_config = ("jax_", "abstract_mesh", "axis_env")
-    texts = {"mesh_context_manager": "with mesh"}
-    return {
-        texts.get(name, name.removesuffix("_context_manager")): value
-        for name, value in values
-        if not name.startswith(listed_by_config)
-    }
+    return {name.removesuffix("_manager"): value for name, value in values if not name.startswith(listed_by_config)}
 
 
 # What a callable calls, where it is no function of its own: a partial, a bound method, or an object with `__call__`.
@@ -372,11 +342,6 @@ def calls_the_same(one: Any, other: Any) -> bool:
 def misses_fast_path(frame: FrameType) -> bool:
     """Whether JAX's C++ calls this frame where it has no fast path for a call."""
     return any(each.runs(frame) for each in _MISSES)
-
-
-def places_argument(frame: FrameType) -> bool:
-    """Whether JAX's C++ calls this frame for an argument that is not where the program needs it."""
-    return PLACING.runs(frame)
 
 
 def jitted_function(frame: FrameType) -> Any:

@@ -77,7 +77,11 @@ WAITING = (
     *(Functions("jax._src.array", f"ArrayImpl.{name}") for name in _READS),
 )
 
-PLACING = Functions("jax._src.api", "device_put"), Functions("jax._src.numpy.array_constructors")
+CONSTRUCTING = Functions("jax._src.numpy.array_constructors")
+OF_LIST = " of a list"
+"""What follows the name of one that makes an array of a list or tuple."""
+
+PLACING = Functions("jax._src.api", "device_put"), CONSTRUCTING
 """They place an array on the device."""
 
 REGISTERING = (
@@ -112,27 +116,9 @@ SLOW_PATH = (Functions("jax._src.pjit", "_cpp_pjit"),)
 
 _CALLED_TO_WAIT = (Functions("equinox._jit", "_JitWrapper"),)
 
-LIBRARY_FUNCTIONS.needs(
-    (
-        *TRANSFORMING,
-        *JITTING,
-        *NNX_JITTED,
-        *FILTER_JITTED,
-        *PARTITIONING,
-        *TREE_AT,
-        *TRANSFORMATIONS,
-        *WAITING,
-        *PLACING,
-        *REGISTERING,
-        *TREES,
-        *MODULES,
-        *STATES_FLATTENED,
-        *KEYS_RETURNED,
-        *KEYS,
-        *SLOW_PATH,
-        *_CALLED_TO_WAIT,
-    )
-)
+LIBRARY_FUNCTIONS.needs((*JITTING, *NNX_JITTED, *FILTER_JITTED, *PARTITIONING, *TREE_AT, *TRANSFORMATIONS, *WAITING))
+LIBRARY_FUNCTIONS.needs((*PLACING, *REGISTERING, *TREES, *MODULES, *KEYS_RETURNED, *KEYS, *SLOW_PATH, *_CALLED_TO_WAIT))
+LIBRARY_FUNCTIONS.needs((*TRANSFORMING, *STATES_FLATTENED))
 
 
 def one_of(function: str, kinds: Iterable[Functions | str]) -> bool:

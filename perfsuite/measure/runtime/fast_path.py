@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.call import Call, label_of
+from perfsuite.measure.call import Call, label_of, leaves_with_paths
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.metric import MISSES, Metric
@@ -39,7 +39,7 @@ class FastPath:
     """The fast-path misses of one warm call. `by_function` has each function and its misses, the most first.
 
     `reasons` says why each misses, and `places` where each is defined. An argument that Python moves to another device
-    or sharding in each call is a miss too: its name is `MOVED`, its place the line that makes the call.
+    or sharding in each call is a miss too: its name is `MOVED` with its path, its place the line that makes the call.
     """
 
     label: str
@@ -96,13 +96,15 @@ def _misses(call: Call) -> list[_Miss]:
         if event == "call":
             if jax_stack.misses_fast_path(frame):
                 inside.append(frame)
-            elif not inside and jax_stack.places_argument(frame):
-                misses.append(_Miss(MOVED, callsite.location(frame), PLACED))
+            elif not inside and jax_stack.PLACING.runs(frame):
+                path = paths.get(id(jax_stack.PLACING.local(frame, "x")))
+                misses.append(_Miss(f"{MOVED}: {path}" if path else MOVED, callsite.location(frame), PLACED))
         elif event == "return" and inside and frame is inside[-1]:
             inside.pop()
             misses.append(_miss(frame, argument))
 
     fn, args, kwargs = call.fn, call.args, call.kwargs
+    paths = {id(leaf): path for path, leaf in leaves_with_paths(args, kwargs)}
     before = sys.getprofile()
     sys.setprofile(without_chance(profile))
     try:

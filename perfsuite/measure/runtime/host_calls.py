@@ -27,6 +27,7 @@ from perfsuite.measure.metric import HOST_CALLS, Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.capabilities import CALL_CACHES, CHANCE_CALLS
 from perfsuite.measure.private.jax_stack import forget_calls, without_chance
+from perfsuite.measure.private.libraries import CONSTRUCTING, OF_LIST
 
 FUNCTIONS_KEPT = 12
 """How many functions a metric names; together they make nearly all calls of a step."""
@@ -37,6 +38,9 @@ _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "t
 _ELSEWHERE = (LIBRARIES | {"jaxlib", "numpy", "scipy", "ml_dtypes"} | sys.stdlib_module_names) - _TRANSPARENT
 
 _HARNESS = "perfsuite.measure."
+
+GENERATED = "generated"
+"""The module of code that has none: what Equinox generates to take modules apart."""
 
 T = TypeVar("T")
 
@@ -131,7 +135,8 @@ class _CallProfile:
             if self._depth:
                 self._depth += 1
             else:
-                self._origin = CallOrigin(jax_stack.behind_filter(frame) or name, _caller(frame.f_back))
+                function = jax_stack.behind_filter(frame) or name
+                self._origin = CallOrigin(function + _of_what(frame), _caller(frame.f_back))
                 self._depth = int(_is_elsewhere(frame))
             self.calls[name, name, self._origin] += 1
         elif event == "c_call":
@@ -202,10 +207,19 @@ def _caller(frame: FrameType | None) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
+def _of_what(frame: FrameType) -> str:
+    """What the frame's function takes, where that says why it makes its calls."""
+    if CONSTRUCTING.runs(frame) and isinstance(next(iter(frame.f_locals.values()), None), list | tuple):
+        return OF_LIST
+    if _module(frame) == GENERATED and frame.f_code.co_argcount:
+        return f" of {type(next(iter(frame.f_locals.values()))).__qualname__}"
+    return ""
+
+
 def _is_elsewhere(frame: FrameType) -> bool:
     # The code that Equinox generates to flatten modules has no module, that of a named tuple has one of its own.
     top = _module(frame).partition(".")[0]
-    return top == "?" or top.startswith("namedtuple_") or top in _ELSEWHERE
+    return top == GENERATED or top.startswith("namedtuple_") or top in _ELSEWHERE
 
 
 def _name(frame: FrameType) -> str:
@@ -213,7 +227,7 @@ def _name(frame: FrameType) -> str:
 
 
 def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__") or "?")
+    return str(frame.f_globals.get("__name__") or GENERATED)
 
 
 def _c_name(callee: Any) -> str:

@@ -377,4 +377,5 @@ def _reason(path: str, leaf: jax.Array, successor: jax.Array | None, asked: bool
         change = "the step returns it with another sharding"
     else:
         change = "the program does not read it, or has no output of its shape and dtype left"
-    return f"donated but not used, because {change}" if asked else f"not donated, or donated without use: {change}"
+    unknown = "not donated by the jitted function that the call runs (give perf.donation that function), or not used"
+    return f"{'donated but not used' if asked else unknown}, because {change}"

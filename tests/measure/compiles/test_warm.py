@@ -453,3 +453,14 @@ def test_the_method_of_another_object_is_another_function():
     assert covers(step, [call(model.top, of(8), 3)]).uncovered == ()
     with pytest.raises(ValueError, match="a call of another function, top"):
         covers(step, [call(other.top, of(8), 3)])
+
+
+def test_what_compiled_while_warming_is_named_with_its_line():
+    inner = jax.jit(lambda x: x * 2)
+
+    def step(x):
+        return inner(x) + jnp.ones(37)
+
+    compiled = warm(step, over=[(of(37),), (of(1),)]).compiled
+    assert compiled.startswith("for 2 signatures: ")
+    assert f"`<lambda>` at tests/measure/compiles/test_warm.py:{step.__code__.co_firstlineno + 1} (2 times)" in compiled

@@ -89,8 +89,9 @@ def test_an_argument_that_lies_elsewhere_is_moved_in_each_call():
         return split(x)
 
     made = fast_path(call(train, X))
-    assert (made.by_function, made.reasons) == ({MOVED: 1}, {MOVED: PLACED})
-    assert made.places == {MOVED: f"{HERE}:{train.__code__.co_firstlineno + 1}"}
+    moved = f"{MOVED}: args[0]"
+    assert (made.by_function, made.reasons) == ({moved: 1}, {moved: PLACED})
+    assert made.places == {moved: f"{HERE}:{train.__code__.co_firstlineno + 1}"}
     assert fast_path(call(train, jax.device_put(X, SPLIT))).misses == 0
 
 

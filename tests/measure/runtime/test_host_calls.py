@@ -424,3 +424,21 @@ def test_what_a_function_calls_in_c_has_its_lines_and_not_the_functions_own_call
     (own,) = counted.by_responsible
     assert [str(origin).partition(" at ")[0] for origin in counted.origins_of[own]] == ["builtins:len", "numpy:asarray"]
     assert f"numpy:asarray at {FILE}:" in counted.metrics("step")[0].places[own]
+
+
+def test_a_call_that_compiles_in_every_run_is_refused_with_its_line():
+    def step(x):
+        return jax.jit(lambda x: x * 2)(x) + jax.lax.scan(lambda total, y: (total + y, None), 0.0, x)[0]
+
+    with pytest.raises(RecompilationError, match=f"test_host_calls.py:{step.__code__.co_firstlineno + 1}"):
+        host_calls(call(step, jnp.ones(3)))
+
+
+def test_an_eager_call_that_compiles_in_every_run_is_refused_with_its_line_too():
+    sizes = itertools.count(100)
+
+    def step(x):
+        return jnp.full(next(sizes), x)
+
+    with pytest.raises(RecompilationError, match=f"test_host_calls.py:{step.__code__.co_firstlineno + 1}"):
+        host_calls(call(step, 1.0))
