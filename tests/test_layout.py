@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure": (),
     "measure/private": ("measure",),
     "measure/compiles": _PRIVATE,
-    "measure/runtime": _COMPILES,
+    "measure/runtime": (*_COMPILES, "measure/program"),
     "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,
     "measure/trace": _TIMING,

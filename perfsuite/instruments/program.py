@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import jax
 
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Result, Verdict
@@ -11,11 +13,13 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
 from perfsuite.measure.private import capabilities
-from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
+from perfsuite.measure.private.jax_stack import behind_bound
+from perfsuite.measure.program.compilation import compile_call, kept_program
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import FACTS, gated_facts, metrics_of, named_places, places_of
+from perfsuite.measure.runtime.dispatches import program_of_all
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 from perfsuite.session.recorder import Measured
@@ -39,6 +43,8 @@ class ProgramInstrument(Instrument):
     ) -> Program:
         """Compile a call without running it, and record its program's facts: FLOPs, bytes, fusions, collectives.
 
+        A call of a function that is not jitted runs, warm, and the facts are the sum over all programs that it runs.
+
         `target` names a device that need not be present, such as "tpu-v5e" or "gpu-h100"; None is the present one. A
         sharded program (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as
         many devices of the target as its mesh has, in a slice of `chips` chips (or so many GPUs) or the smallest that
@@ -59,20 +65,25 @@ class ProgramInstrument(Instrument):
         measured = self._recorder.measured("program", call.label, *suffixes, name=name, target=target)
         label = measured.name
         self._judge.baselines_of(target)  # a damaged file is an error before minutes of compiling
-        compilation = self._compiled(call, target, label, chips=chips, slices=slices)
-        compilation = dataclasses.replace(compilation, origin=dataclasses.replace(compilation.origin, label=label))
-        program = compilation.program()
-        self._record_program(compilation, program, measured)
+        program, kept = self._compiled(call, target, label, chips=chips, slices=slices)
+        program = dataclasses.replace(program, label=label)
+        self._record_program(kept, program, measured)
         if "peak_bytes" in limits:
             peak = self._recorder.metrics[title(f"{label} peak bytes", target)]
             self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _largest_first(program.memory_use))
         return program
 
-    def _compiled(self, call: Call, target: str | None, label: str, **where: Any) -> Compilation:
+    def _compiled(self, call: Call, target: str | None, label: str, **where: Any) -> tuple[Program, Mapping[str, Any]]:
+        """The program, and what to keep of it for a comparison with a later one: nothing of several programs."""
         __tracebackhide__ = True
+        cache = self._session.cache if target is None else self._session.target_cache
+        described = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves((call.args, call.kwargs)))
         try:
-            cache = self._session.cache if target is None else self._session.target_cache
-            return compile_call(call, target, cache=cache, **where)
+            if not described and not hasattr(behind_bound(call.fn)[0], "lower"):
+                capabilities.PROGRAM_RUNS.check("perf.program of a function that is not jitted")
+                return program_of_all(call, target, cache=cache, **where), {}
+            compilation = compile_call(call, target, cache=cache, **where)
+            return compilation.program(), compilation.to_dict()
         except TargetUnavailable as error:
             assert target is not None
             self._recorder.uninstalled[target] = str(error)
@@ -83,7 +94,7 @@ class ProgramInstrument(Instrument):
         self._recorder.apply([refused])
         raise BudgetExceeded(refused.note)  # also where nothing gates: there is no program
 
-    def _record_program(self, compilation: Compilation, program: Program, measured: Measured) -> None:
+    def _record_program(self, kept: Mapping[str, Any], program: Program, measured: Measured) -> None:
         """Record the metrics; the first that fails says how the program differs from that of the baseline.
 
         When baselines are saved, what the compiler said goes into the cache under the name of test and program, so that
@@ -107,7 +118,7 @@ class ProgramInstrument(Instrument):
         if self._session.options.report is not None:
             self._recorder.programs.append(self._program_record(program, measured, metrics))
         key = self._program_key(program, measured)
-        keep = functools.partial(facts_cache.write, self._session.cache, key, compilation.to_dict())
+        keep = functools.partial(facts_cache.write, self._session.cache, key, kept)
         self._recorder.when_saved(keep)
 
     def _program_record(self, program: Program, measured: Measured, metrics: Sequence[Metric]) -> ProgramRecord:

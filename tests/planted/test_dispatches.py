@@ -85,3 +85,15 @@ def test_a_budget_limits_jitted_functions_and_operations_together(loop):
             "*each operation outside jit is a program of its own: do it inside the jitted function*",
         ]
     )
+
+
+def test_a_program_more_in_a_loop_that_is_not_jitted_adds_its_work_and_is_named(loop):
+    test = TEST.replace("perf.{instrument}", "perf.program")
+    loop.makepyfile(test_loop=test.format(function="once"))
+    loop.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    loop.runpytest_inprocess("--perf").assert_outcomes(passed=1)
+    loop.makepyfile(test_loop=test.format(function="twice"))
+    result = loop.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["loop * is *(+100 %) over the baseline *; grew: train_step (+*"])
+    result.stdout.fnmatch_lines(["*worse: *loop flops * -> * FLOP (+100 %)*"])

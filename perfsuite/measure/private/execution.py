@@ -102,7 +102,8 @@ class ProgramRun:
     `frame` is the frame that ran it, of JAX's or of the user's code. `key()` is equal for two runs of one program while
     both are observed, None where that is not known. `text()` is the program without names of files and lines: it has to
     be asked for while the run is observed, and may trace and lower. It raises `TextUnknown` for a program whose text
-    leaves something out.
+    leaves something out. `source()` is a function that can be lowered to the program, with its arguments; None where
+    JAX has the program alone.
     """
 
     name: str
@@ -110,6 +111,7 @@ class ProgramRun:
     frame: FrameType
     key: Callable[[], Hashable] = dataclasses.field(default=lambda: None, compare=False)
     text: Callable[[], str] = dataclasses.field(default=str, compare=False)
+    source: Callable[[], jax_stack.Bound | None] = dataclasses.field(default=lambda: None, compare=False)
 
 
 @contextlib.contextmanager
@@ -233,10 +235,11 @@ def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType
     if function is not None:
         name, of_jax = _short_name(jitted.__name__), jax_stack.belongs_to_jax(function)
         key = functools.partial(_key, jitted, args, kwargs)
-        return ProgramRun(name, of_jax, frame, key, functools.partial(_lowered_text, jitted, args, kwargs))
+        text = functools.partial(_lowered_text, jitted, args, kwargs)
+        return ProgramRun(name, of_jax, frame, key, text, source=lambda: (jitted, args, kwargs))
     if (bound := jax_stack.bound_program(frame)) is not None:
-        text = functools.partial(_bound_text, frame, args)
-        return ProgramRun(_short_name(bound.name), bound.of_jax, frame, text=text)
+        name, text = _short_name(bound.name), functools.partial(_bound_text, frame, args)
+        return ProgramRun(name, bound.of_jax, frame, text=text, source=lambda: (_bound_function(frame), args, {}))
     compiled = _AHEAD_OF_TIME.local(frame, "self") if _AHEAD_OF_TIME.runs(frame) else None
     program = _UNSAFE_CALL.of(_EXECUTABLE.of(compiled))
     name = _short_name(_PROGRAM_NAME.of(program, "?"))
@@ -260,7 +263,12 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
 def _key(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable:
     """A jitted function with what its program depends on in its arguments, and maybe more."""
     leaves, structure = jax.tree.flatten((args, kwargs))
-    return jitted, structure, tuple(map(_leaf_signature, leaves))
+    key = jitted, structure, tuple(map(_leaf_signature, leaves))
+    try:
+        hash(key)
+    except TypeError:  # an argument that cannot be hashed
+        return None
+    return key
 
 
 def _leaf_signature(leaf: Any) -> Hashable:
@@ -283,9 +291,13 @@ def _lowered_text(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> str:
 def _bound_text(frame: FrameType, args: tuple) -> str:
     """The program that JAX binds under a transformation outside of any jitted function."""
     binding = next(each for each in _BINDING if each.runs(frame))
-    function = jax.jit(_FUNCTION_OF.get()(binding.local(frame, "jaxpr")))
     bound = [(name, str(binding.local(frame, name))) for name in _BOUND]
-    return _complete(f"{bound}{function.lower(*args).as_text()}")
+    return _complete(f"{bound}{_bound_function(frame).lower(*args).as_text()}")
+
+
+def _bound_function(frame: FrameType) -> Any:
+    binding = next(each for each in _BINDING if each.runs(frame))
+    return jax.jit(_FUNCTION_OF.get()(binding.local(frame, "jaxpr")))
 
 
 def _compiled_text(executable: Any) -> str:

@@ -6,14 +6,16 @@ from a compiler's output, `program_metrics` turns it into metrics for baselines.
 
 import collections
 import dataclasses
+import functools
 import itertools
+import operator
 import os
 import re
 import site
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from perfsuite.measure.hlo.costs import is_library_call
 from perfsuite.measure.hlo.module import SourceFrame, bits_of
@@ -230,6 +232,9 @@ class Program(Origin):
     `collectives` stay inside a slice, `cross_slice_collectives` leave it: the bytes of one of these are what one device
     sends to other slices. `resharding` has some of both.
 
+    `programs` are those of which this one is the sum, a run each, where a call runs several: then the memory is that of
+    the one that needs most.
+
     `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
     device. `bytes_accessed` is the compiler's count: an array that two operations read counts twice, and one that stays
     on the chip counts too.
@@ -267,6 +272,7 @@ class Program(Origin):
     at_least: tuple[Operation, ...]
     at_most: tuple[Operation, ...]
     unestimated: tuple[Operation, ...]
+    programs: tuple["Program", ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -386,6 +392,23 @@ class Program(Origin):
         fusions = plural(len(self.fusions), "fusion")
         flops = "unknown" if self.flops is None else f"{self.flops:.3g}"
         return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
+
+
+def sum_of(programs: Sequence[Program]) -> Program:
+    """The facts of programs that run one after another; the sizes in memory are those of the one that needs most."""
+    largest = max(programs, key=lambda program: program.peak_bytes)
+    sums: dict[str, Any] = {}
+    for name in Program.__annotations__:
+        values = [getattr(program, name) for program in programs]
+        if None in values:
+            sums[name] = None
+        elif isinstance(values[0], tuple):
+            sums[name] = tuple(itertools.chain.from_iterable(values))
+        elif not name.endswith("_bytes"):
+            sums[name] = functools.reduce(operator.add, values)
+    compiled = {id(program): program for program in programs}.values()
+    seconds = {name: sum(getattr(each, name) for each in compiled) for name in ("lower_seconds", "compile_seconds")}
+    return dataclasses.replace(largest, **{**sums, **seconds, "programs": tuple(programs)})
 
 
 def place_of(source: SourceFrame) -> str:

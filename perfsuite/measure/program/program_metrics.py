@@ -71,6 +71,9 @@ _BYTES_OF = {
 FACTS = tuple(name for name, _, _ in _FACTS)
 """The names of all facts. Not every compiler tells each of them."""
 
+_OF_MEMORY = ("peak bytes", "vmem bytes", "argument bytes", "output bytes", "temp bytes", "alias bytes", "code bytes")
+"""The facts that are the largest of several programs, and no sums."""
+
 GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
 
 _ATTRIBUTES = {
@@ -86,12 +89,16 @@ def metrics_of(program: Program) -> list[Metric]:
     """Every fact of the program as a metric named after its label, without those that are not known."""
     metrics = []
     for name, unit, kind in _FACTS:
-        value = getattr(program, _ATTRIBUTES.get(name, name.replace(" ", "_")))
+        value = getattr(program, _attribute(name))
         # Only a TPU's compiler estimates cycles, and not every device knows its memory.
         lacks = value is None or (name == "estimated cycles" and value == 0)
         if not lacks and not (name.startswith("cross-slice") and program.slices == 1):
             metrics.append(_metric(program, value, name, unit, kind))
     return metrics
+
+
+def _attribute(name: str) -> str:
+    return _ATTRIBUTES.get(name, name.replace(" ", "_"))
 
 
 def gated_facts(program: Program) -> dict[str, float]:
@@ -120,6 +127,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     detail, places = (program.memory_use, None) if name == "peak bytes" else _detail(amounts)
     if name == "conditionals":
         places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
+    if program.programs and name in GATED_FACTS and name not in _OF_MEMORY:
+        detail, places = _by_program(program.programs, name), None
     return Metric(
         f"{program.label} {name}",
         value,
@@ -132,6 +141,14 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         at_least=places_of(program.at_least) if name in _OF_ALL_RUNS and value else (),
         at_most=named_places(program.at_most) if name in _OF_ALL_RUNS and value else (),
     )
+
+
+def _by_program(programs: Iterable[Program], name: str) -> dict[str, int] | None:
+    sums: collections.Counter[str] = collections.Counter()
+    for program in programs:
+        value = getattr(program, _attribute(name))
+        sums[program.label] += len(value) if isinstance(value, tuple) else int(value)
+    return {label: value for label, value in sums.most_common() if value} or None
 
 
 def places_of(operations: Iterable[Operation]) -> tuple[str, ...]:

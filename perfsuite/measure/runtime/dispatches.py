@@ -5,16 +5,22 @@ any increase is a change of code.
 """
 
 import dataclasses
+import threading
 from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import callsite
-from perfsuite.measure.compiles.compiles import steady_state
+from perfsuite.measure.compiles.compiles import Compiles, steady_state
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.execution import ProgramRun, observing_programs
+from perfsuite.measure.program.compilation import compile_call
+from perfsuite.measure.program.program import Program, sum_of
 from perfsuite.measure.words import plural
 
 PROGRAMS_KEPT = 12
@@ -29,11 +35,15 @@ MOVE_IN = "each operation outside jit is a program of its own: do it inside the 
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-    """One run of a compiled program, by the user's `file:line`. `eager` is an operation of JAX's, outside any jit."""
+    """One run of a compiled program, by the user's `file:line`. `eager` is an operation of JAX's, outside any jit.
+
+    `facts` are those of its program, where they were asked for.
+    """
 
     program: str
     location: str
     eager: bool
+    facts: Program | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,17 +114,27 @@ class Dispatches:
         return dict(sorted(programs.items(), key=lambda item: (-item[1].total(), item[0])))
 
 
-def dispatches(call: Call) -> Dispatches:
+def dispatches(call: Call, facts_of: Callable[[ProgramRun], Program | None] = lambda run: None) -> Dispatches:
     """Count the programs that `call` runs, in any thread, until its outputs are ready.
 
-    Takes what two runs in a row after warming agree on; where every second run runs more programs, the more. Raises
-    `MeasurementError` when none agree, because the code under test then does something else each time.
+    `facts_of` gives the `facts` of each run while it is observed. Takes what two runs in a row after warming agree on;
+    where every second run runs more programs, the more. Raises `MeasurementError` when none agree, because the code
+    under test then does something else each time.
     """
     __tracebackhide__ = True
     runs: list[Dispatch] = []
+    lowering = threading.local()
 
     def observe(run: ProgramRun) -> None:
-        runs.append(Dispatch(run.name, callsite.location(run.frame), run.operation))
+        if getattr(lowering, "here", False):  # it may run programs of its own
+            return
+        lowering.here = True
+        try:
+            with Compiles().building_inputs():
+                facts = facts_of(run)
+        finally:
+            lowering.here = False
+        runs.append(Dispatch(run.name, callsite.location(run.frame), run.operation, facts))
 
     def once() -> Dispatches:
         runs.clear()
@@ -130,6 +150,35 @@ def dispatches(call: Call) -> Dispatches:
                 lambda counted: (counted.jitted, counted.eager_operations),
                 f"{call.label}: the number of programs differs",
             )
+
+
+def program_of_all(call: Call, target: str | None = None, **options: Any) -> Program:
+    """The sum over all programs that a warm call runs, each as often as it runs, for a target too.
+
+    Each is lowered and compiled once, with the `options` of `compile_call`, which says what it raises. Raises
+    `MeasurementError` too for a call that runs none, or one that cannot be lowered again.
+    """
+    __tracebackhide__ = True
+    programs: dict[Hashable, Program] = {}
+
+    def facts_of(run: ProgramRun) -> Program | None:
+        source, key = run.source(), run.key()
+        if source is not None and (key is None or key not in programs):
+            program = compile_call(Call(*source, carry=0), target, **options).program()
+            programs[key] = dataclasses.replace(program, label=run.name)
+        return None if source is None else programs[key]
+
+    counted = dispatches(call, facts_of)
+    if not counted.runs:
+        raise MeasurementError(f"perf.program({call.label}): the call runs no program; jit its function")
+    for run in counted.runs:
+        if run.facts is None:
+            raise MeasurementError(
+                f"perf.program({call.label}): the call runs {run.program} at {run.location}, which cannot be lowered "
+                f"again (it calls Python, or was compiled ahead of time): give perf.program {run.program} itself"
+            )
+    total = sum_of([run.facts for run in counted.runs if run.facts is not None])
+    return dataclasses.replace(total, label=call.label)
 
 
 def _in_words(lines: Counter[str]) -> str:

@@ -60,26 +60,21 @@ class _Texts:
         if self._busy or self.unknown:  # lowering may run programs of its own
             return
         self._busy = True
-        token = compiles.BUILDING_INPUTS.set(True)
         try:
-            self.hashes.append(self._hash(run))
+            with compiles.Compiles().building_inputs():
+                self.hashes.append(self._hash(run))
         except Exception as error:  # JAX's own, or `TextUnknown`: raised here it would be the call's
             self.unknown = f"{run.name}: {error}"
         finally:
-            compiles.BUILDING_INPUTS.reset(token)
             self._busy = False
 
     def _hash(self, run: ProgramRun) -> str:
         key = run.key()
-        try:
-            if key in self._of_keys:
-                return self._of_keys[key]
-        except TypeError:  # an argument that cannot be hashed
-            key = None
-        hashed = _hash(run.text())
-        if key is not None:
-            self._of_keys[key] = hashed
-        return hashed
+        if key is None:
+            return _hash(run.text())
+        if key not in self._of_keys:
+            self._of_keys[key] = _hash(run.text())
+        return self._of_keys[key]
 
 
 def _hash(text: str) -> str:
