@@ -68,10 +68,14 @@ class Budget:
     """`perf.transfers`: implicit transfers and callbacks of one warm call."""
     blocking_reads: float | None = None
     """`perf.transfers`: reads of arrays in one warm call that the host waits for."""
+    programs: float | None = None
+    """`perf.memory`: programs that a step compiles, and JAX keeps."""
     leaked_arrays: float | None = None
     """`perf.memory`: live arrays that a step adds and nothing frees."""
     leaked_bytes: float | None = None
     """`perf.memory`: device bytes that a step adds and nothing frees."""
+    cyclic_bytes: float | None = None
+    """`perf.memory`: device bytes that a step leaves in cycles, for Python's collector."""
     undonated: float | None = None
     """`perf.donation`: arrays of the carried state that a step keeps in memory twice."""
     peak_bytes: float | None = None

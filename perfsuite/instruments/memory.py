@@ -11,8 +11,10 @@ from perfsuite.measure.runtime.memory import SUFFIXES, Memory, StepDonation, don
 MEMORY = declare(
     "perf.memory",
     {
+        "programs": "programs that a step compiles, and JAX keeps",
         "leaked_arrays": "live arrays that a step adds and nothing frees",
         "leaked_bytes": "device bytes that a step adds and nothing frees",
+        "cyclic_bytes": "device bytes that a step leaves in cycles, for Python's collector",
     },
 )
 DONATION = declare("perf.donation", {"undonated": "arrays of the carried state that a step keeps in memory twice"})
@@ -20,15 +22,15 @@ DONATION = declare("perf.donation", {"undonated": "arrays of the carried state t
 
 class MemoryInstrument(Instrument):
     def memory(self, call: Call, *, steps: int = 30, budget: Budget = NO_BUDGET, name: str | None = None) -> Memory:
-        """Run `steps` steps: `.live_bytes`, `.leaked_arrays` and `.leaked_bytes` a step, and `.grown`, which names what
-        leaks, the line that makes it and who holds it. Leaks are exact, and any increase over the baseline fails.
+        """Run `steps` steps: `.live_bytes`, and what each adds, `.leaked_arrays`, `.leaked_bytes`, `.cyclic_bytes` and
+        `.programs`; `.grown` names what grows, the line that makes it and who holds it. All are exact.
         """
         __tracebackhide__ = True
         limits = self._begin(MEMORY, budget)
         memory = memory_of(checked(call, "perf.memory"), steps=steps)
         metrics = dict(zip(SUFFIXES, self._metrics(MEMORY, memory.label, memory.metrics, name), strict=True))
         for suffix, metric in metrics.items():
-            leaks = memory.grown and "leaked" in suffix
+            leaks = memory.grown and suffix != " live bytes"
             self._recorder.add(metric, evidence=Evidence(cause=memory.in_words()) if leaks else NO_EVIDENCE)
         for field, limit in limits.items():
             self._recorder.check_budget(metrics[f" {field.replace('_', ' ')}"], limit, memory.in_words)

@@ -45,7 +45,7 @@ from steps import *
 def test_quiet(perf):
     quiet = call(donated, state(), BATCH, carry=1)
     assert perf.transfers(quiet, budget=Budget(transfers=0, blocking_reads=0)).total == 0
-    perf.memory(quiet, steps=9, budget=Budget(leaked_arrays=0, leaked_bytes=0))
+    perf.memory(quiet, steps=9, budget=Budget(leaked_arrays=0, leaked_bytes=0, cyclic_bytes=0, programs=0))
     perf.donation(quiet, budget=Budget(undonated=0))
     with perf.no_transfers(), perf.count_transfers() as counted:
         quiet.run()
@@ -71,6 +71,19 @@ def test_forbidden(perf):
 
 def test_leak(perf):
     perf.memory(call(hoarding, state(), BATCH, carry=1), steps=9, budget=Budget(leaked_arrays=0))
+
+def test_in_cycles(perf):
+    def step(state):
+        cycle = [donated(state, BATCH)]
+        cycle.append(cycle)
+        return cycle[0][0]
+
+    perf.memory(call(step, state(), carry=1), steps=9, budget=Budget(leaked_arrays=0, cyclic_bytes=0))
+
+def test_compiles(perf):
+    sizes = iter(range(5, 100))
+    step = call(lambda: update({}, np.ones(next(sizes), np.float32)))
+    perf.memory(step, steps=9, budget=Budget(leaked_arrays=0, programs=0))
 
 def test_not_donated(perf):
     perf.donation(call(update, state(), BATCH, carry=1), budget=Budget(undonated=0))
@@ -101,7 +114,7 @@ def planted(project: pytest.Pytester) -> pytest.Pytester:
 def test_each_plant_turns_its_test_red_and_is_named_and_the_quiet_step_is_green(planted):
     planted.makepyfile(test_steps=TESTS)
     result = planted.runpytest_inprocess("--perf")
-    result.assert_outcomes(passed=1, failed=7)
+    result.assert_outcomes(passed=1, failed=9)
     result.stdout.fnmatch_lines_random(
         [
             "*update transfers and callbacks is 1 transfer, over the budget of 0 transfers*",
@@ -116,6 +129,10 @@ def test_each_plant_turns_its_test_red_and_is_named_and_the_quiet_step_is_green(
             "*hoarding leaked arrays is 1 array a step, over the budget of 0 arrays a step*",
             "*likely cause: float32[[][]]: 1 more a step (4 bytes each), made at steps.py:*, held by a list of length *, "
             "module global `*.losses`*",
+            "*step cyclic bytes is 4 bytes a step, over the budget of 0 bytes a step*",
+            "*float32[[][]]: 4 bytes a step wait in a cycle for Python's collector, made at test_steps.py:*, held by a *",
+            "*lambda programs is 1 program a step, over the budget of 0 programs a step*",
+            "*likely cause: update at test_steps.py:* is compiled in each step, and JAX keeps the program: pad what *",
             "*update undonated arrays is 1 array, over the budget of 0 arrays*",
             "*likely cause: args[[]0[]][[]'kernel'[]] float32[[]4,4[]] (64 bytes): not donated; jit the step with "
             "donate_argnums for argument 0*",

@@ -18,13 +18,14 @@ import math
 import sys
 import types
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from perfsuite.measure.call import Call, leaves_with_paths, text_of_array
 from perfsuite.measure.compiles import callsite
+from perfsuite.measure.compiles.compiles import Compiles, open_context
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
@@ -43,13 +44,18 @@ LEAST_COPIED = 1 << 20
 """Bytes from which a copy of the first step counts. `jax.device_put` takes over the memory of a NumPy array whose
 address is a multiple of 64, which a quarter of them have by chance (jax 0.10.2, CPU)."""
 
-SUFFIXES = (" leaked arrays", " leaked bytes", " live bytes")
+MOST_HOLDERS = 6
+"""How many steps up a holder is followed, to a name that somebody can look up."""
+
+SUFFIXES = (" programs", " leaked arrays", " leaked bytes", " cyclic bytes", " live bytes")
 OF_DONATION = (" undonated arrays", " undonated bytes")
 
 _COPIED = (
     "donated, and the first step copies it, because its memory belongs to the host: jax.device_put did not copy it; "
     "make it with jnp.array(x)"
 )
+
+_COMPILE_ONCE = "pad what it gets to a few shapes, or make the jitted function once, outside the step"
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 
@@ -65,8 +71,8 @@ class Memory:
     """What `steps` steps of a call did to memory, after three warm steps.
 
     `live_bytes` are the device bytes of the call's arguments and of what its steps left alive. `leaked_arrays` and
-    `leaked_bytes` are the live arrays and device bytes that a step adds. `grown` names the kinds of arrays that grew,
-    largest first, the lines that make them and who holds them.
+    `leaked_bytes` are the live arrays and device bytes that a step adds, `cyclic_bytes` those that it leaves in cycles,
+    and `programs` what it compiles. `grown` names what grew, the lines that make it and who holds it.
     """
 
     label: str
@@ -74,27 +80,31 @@ class Memory:
     live_bytes: int
     leaked_arrays: float
     leaked_bytes: float
+    cyclic_bytes: int
+    programs: int
     grown: tuple[str, ...]
 
     def metrics(self, name: str) -> list[Metric]:
         """Leaks as a count and a size, rounded up, so that an array in ten steps is one; live bytes as a size."""
         return [
+            Metric(f"{name} programs", self.programs, "programs a step", "count"),
             Metric(f"{name} leaked arrays", math.ceil(self.leaked_arrays), "arrays a step", "count"),
             Metric(f"{name} leaked bytes", math.ceil(self.leaked_bytes), "bytes a step", "size"),
+            Metric(f"{name} cyclic bytes", self.cyclic_bytes, "bytes a step", "size"),
             Metric(f"{name} live bytes", self.live_bytes, "bytes", "size"),
         ]
 
     def in_words(self) -> str:
-        """One line for each kind of array that grew."""
+        """One line for each program that a step compiles, and for each kind of array that grew."""
         return "\n".join(self.grown)
 
 
 def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     """Run a call for `steps` steps and look at the live arrays after each.
 
-    The collector runs after each step, so that only what something holds counts. Steps may compile. Moves a call that
-    carries on. Raises `ValueError` for fewer than nine steps. What a step needs more than `steps / 3` steps to fill,
-    such as a long bounded history, looks like a leak: use more steps.
+    The collector runs after each step and not within: what it frees was in cycles, what it leaves something holds.
+    Moves a call that carries on. Raises `ValueError` for fewer than nine steps. What a step needs more than `steps / 3`
+    steps to fill, such as a long bounded history, looks like a leak: use more steps.
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < FEWEST_STEPS:
         raise ValueError(f"perf.memory({call.label}, steps={steps!r}): steps must be an int of {FEWEST_STEPS} or more")
@@ -103,25 +113,63 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     others = [array for array in jax.live_arrays() if id(array) not in own]
     strangers = frozenset(map(id, others))
     samples: list[_Alive] = []
+    cycles: list[collections.Counter[str]] = []
+    compiled: list[Compiles] = []
     outputs: _Outputs = []
 
     def note(output: Any) -> None:
         line = callsite.location(sys._getframe(1))
         outputs.extend((weakref.ref(leaf), line) for leaf in jax.tree.leaves(output) if isinstance(leaf, jax.Array))
 
-    with borrowed(call) as subject, telling_outputs(note):
+    with borrowed(call) as subject, telling_outputs(note), _without_collector():
         for step in range(WARM_STEPS + steps):
-            jax.block_until_ready(subject.run())
+            with open_context(Compiles()) as watch:
+                jax.block_until_ready(subject.run())
             call.take_over(subject)  # or the state of the first step would live to the end
+            before = _sizes(_alive(strangers))
+            if step == WARM_STEPS + steps - 1:
+                waiting = [
+                    f"{kind}: {size:,} bytes a step wait in a cycle for Python's collector"
+                    f"{_origin(kind, strangers, subject, outputs)}"
+                    for kind, size in cycles[-1].most_common(NAMED)
+                ]
             gc.collect()
             if step >= WARM_STEPS:
                 samples.append(_alive(strangers))
-    totals = [sum(size for _, size in sample.values()) for sample in samples]
+                cycles.append(before - _sizes(samples[-1]))
+                compiled.append(watch)
+    # The least, so that a step that is unlike the others, as one that logs, is not taken for them.
+    cyclic_bytes = min(cycle.total() for cycle in cycles[-(steps // 3) :])
+    programs = min((_programs(watch) for watch in compiled[-(steps // 3) :]), key=len)
+    totals = [_sizes(sample).total() for sample in samples]
     leaked_arrays = _growth([sum(number for number, _ in sample.values()) for sample in samples])
     leaked_bytes = _growth(totals)
-    grown = _grown(samples, strangers, subject, outputs) if leaked_arrays or leaked_bytes else ()
+    grown = [f"{place} is compiled in each step, and JAX keeps the program: {_COMPILE_ONCE}" for place in programs]
+    if leaked_arrays or leaked_bytes:
+        grown += _grown(samples, strangers, subject, outputs)
+    if cyclic_bytes:
+        grown += waiting
     leaks = leaked_arrays / _apart(steps), leaked_bytes / _apart(steps)
-    return Memory(call.label, steps, totals[-1], *leaks, grown)
+    return Memory(call.label, steps, totals[-1], *leaks, cyclic_bytes, len(programs), tuple(grown))
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _programs(watch: Compiles) -> list[str]:
+    return [f"{event.function} at {event.location}" for event in watch.events if event.stage == "compile"]
+
+
+def _sizes(alive: _Alive) -> collections.Counter[str]:
+    return collections.Counter({kind: size for kind, (_, size) in alive.items()})
 
 
 def _growth(values: Sequence[int]) -> int:
@@ -189,31 +237,46 @@ def _origin(kind: str, strangers: frozenset[int], call: Call, outputs: _Outputs)
 
 
 def holders_of(value: Any, ignored: Collection[int] = ()) -> list[str]:
-    """What refers to `value`, and to a container that does: "a list of length 12, module global `train.history`".
+    """What refers to `value`, and to that, up to a name: "a dict of length 2, a list of length 12, module global
+    `train.history`".
 
-    Frames, and objects whose `id` is in `ignored`, do not count. Each of the two steps walks the heap once or twice,
-    which takes up to a tenth of a second each time.
+    Frames, and objects whose `id` is in `ignored`, do not count. Each step up walks the heap once or twice, which takes
+    up to a tenth of a second each time.
     """
     modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")}
     holders = _referrers(value, ignored)
-    ignored = {*ignored, id(holders)}
-    phrases: dict[str, None] = {}
-    for holder in holders:
+    chains: dict[str, None] = {}
+    for holder in holders:  # a comprehension would hold `value` in a closure
+        chains[_chain(holder, value, modules, {*ignored, id(holders)})] = None
+    return list(chains)
+
+
+def _chain(holder: Any, value: Any, modules: dict[int, str], ignored: set[int]) -> str:
+    """A holder of `value`, who holds that, and so on, until one has a name that somebody can look up."""
+    phrases: list[str] = []
+    while len(phrases) < MOST_HOLDERS:
         owner = _owner(holder, modules)
-        phrase = _phrase(owner, value, modules)
-        if owner is holder and isinstance(holder, _CONTAINERS) and id(holder) not in modules:
-            # A global first: it is what somebody can look up, whatever else refers to the container.
-            above = sorted(_referrers(holder, ignored), key=lambda one: id(one) not in modules)
-            phrase += f", {_phrase(_owner(above[0], modules), holder, modules)}" if above else ""
-        phrases[phrase] = None
-    return list(phrases)
+        phrases.append(_phrase(owner, value, modules))
+        if id(owner) in modules or isinstance(owner, types.CellType | types.FunctionType):
+            break
+        ignored |= {id(holder), id(owner)}
+        above = _referrers(owner, ignored)
+        if not above:
+            break
+        ignored.add(id(above))
+        # A global first, whatever else refers to it.
+        value, holder = owner, min(above, key=lambda one: id(one) not in modules)
+    return ", ".join(phrases)
 
 
 def _owner(holder: Any, modules: dict[int, str]) -> Any:
-    """The object whose attributes a dict has; `holder` itself where it is anything else."""
+    """The object or class whose attributes a dict has; `holder` itself where it is anything else."""
     if not isinstance(holder, dict) or id(holder) in modules:
         return holder
-    return next((one for one in gc.get_referrers(holder) if getattr(one, "__dict__", None) is holder), holder)
+    for one in gc.get_referrers(holder):
+        if getattr(one, "__dict__", None) is holder or (isinstance(one, type) and vars(one).keys() == holder.keys()):
+            return one
+    return holder
 
 
 def _referrers(value: Any, ignored: Collection[int]) -> list[Any]:
@@ -226,11 +289,13 @@ def _phrase(holder: Any, value: Any, modules: dict[int, str]) -> str:
     """A holder of `value`, by a name that somebody can look up where it has one."""
     if isinstance(holder, types.CellType):
         return "a variable in a closure"
+    if isinstance(holder, types.FunctionType):
+        return f"function `{holder.__module__}.{holder.__qualname__}`"
     attributes = vars(holder) if hasattr(holder, "__dict__") else holder if id(holder) in modules else {}
     key = next((key for key, held in attributes.items() if held is value), None)
     if id(holder) in modules:
         return f"module global `{modules[id(holder)]}.{key}`"
-    kind = type(holder).__qualname__
+    kind = f"class {holder.__qualname__}" if isinstance(holder, type) else type(holder).__qualname__
     if key is not None:
         return f"attribute `{key}` of {kind}"
     return f"a {kind} of length {len(holder)}" if isinstance(holder, _CONTAINERS) else f"an object of type {kind}"

@@ -1,8 +1,11 @@
 """`memory_of` and `donation_of`: leaks over steps, who holds them, and carried state that is in memory twice."""
 
 import collections
+import gc
+import itertools
 import sys
 import types
+import typing
 import warnings
 
 import jax
@@ -68,7 +71,9 @@ def test_a_cache_that_grows_by_concatenation_leaks_bytes_and_no_arrays():
 
     found = memory_of(call(step, jnp.zeros((1, 4)), carry=1), steps=FEWEST_STEPS)
     assert (found.leaked_arrays, found.leaked_bytes) == (0, 16)
-    (grown,) = found.grown
+    assert found.programs > 0
+    *compiled, grown = found.grown
+    assert len(compiled) == found.programs
     assert grown.startswith("float32[13,4]: it grows with the steps (208 bytes now), made at ")
     assert grown.endswith(f"test_memory.py:{step.__code__.co_firstlineno + 1}, carried as args[0]")
 
@@ -84,7 +89,7 @@ def test_an_array_in_every_other_step_is_a_leak_of_a_half():
 
     found = memory_of(call(step, jnp.zeros(8), carry=1), steps=STEPS)
     assert 0 < found.leaked_arrays < 1
-    assert found.metrics("step")[0].value == 1
+    assert found.metrics("step")[1].value == 1
 
 
 def test_a_donated_carried_state_does_not_leak():
@@ -105,14 +110,35 @@ def test_a_bounded_history_does_not_leak():
     assert (found.leaked_arrays, found.leaked_bytes, found.grown) == (0, 0, ())
 
 
-def test_cycles_that_the_collector_frees_do_not_leak():
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_arrays_that_wait_in_cycles_do_not_leak_and_have_their_bytes_and_their_holder(cyclic):
     def step(state):
         state, loss = forward(state)
         cycle = [loss]
-        cycle.append(cycle)
+        if cyclic:
+            cycle.append(cycle)
         return state
 
-    assert memory_of(call(step, jnp.zeros(8), carry=1), steps=STEPS).leaked_arrays == 0
+    found = memory_of(call(step, jnp.zeros(8), carry=1), steps=STEPS)
+    assert (found.leaked_arrays, found.cyclic_bytes, found.live_bytes, gc.isenabled()) == (0, 4 * cyclic, 32, True)
+    assert [line.partition(", made at ")[0] for line in found.grown] == [
+        "float32[]: 4 bytes a step wait in a cycle for Python's collector"
+    ] * cyclic
+    assert not cyclic or f"test_memory.py:{step.__code__.co_firstlineno + 1}, held by a list of" in found.grown[0]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_step_that_compiles_each_time_has_its_programs_named(padded):
+    total = jax.jit(lambda x: jnp.sin(x).sum())
+    lengths = itertools.repeat(64) if padded else itertools.count(10)
+
+    def ragged():
+        return total(np.ones(next(lengths), np.float32))
+
+    found = memory_of(call(ragged), steps=STEPS)
+    assert (found.programs, found.metrics("step")[0].value) == (not padded, not padded)
+    line = f"test_memory.py:{ragged.__code__.co_firstlineno + 1}"
+    assert [line in each and "is compiled in each step" in each for each in found.grown] == [True] * (not padded)
 
 
 def test_arrays_that_were_there_before_are_not_the_calls():
@@ -143,7 +169,7 @@ def test_a_step_that_raises_leaves_a_call_that_can_go_on():
     assert not made.args[0]["bias"].is_deleted()
 
 
-# Who holds an array: two steps.
+# Who holds an array, up to a name.
 
 
 class Holder:
@@ -169,9 +195,36 @@ def test_what_holds_a_value_and_what_holds_its_container_are_named(monkeypatch):
         "attribute `state` of Holder",
         "a list of length 2, attribute `kept` of Holder",
         "module global `train.best`",
-        "a dict of length 1, a list of length 1",
+        "a dict of length 1, a list of length 1, module global `train.history`",
         "a variable in a closure",
     }
+
+
+def test_a_holder_is_followed_through_objects_classes_and_defaults(monkeypatch):
+    """All of them are made here: what is older than the tests is frozen, and the collector does not see it."""
+
+    class Keeper:
+        kept: typing.ClassVar[dict] = {}
+
+    def remembering(value, last=[]):  # noqa: B006  (what is planted)
+        last.append(value)
+
+    module = types.ModuleType("train")
+    monkeypatch.setitem(sys.modules, "train", module)
+    values = [types.SimpleNamespace(), types.SimpleNamespace(), types.SimpleNamespace()]
+    module.trainers, module.Keeper = [Holder()], Keeper
+    module.trainers[0].history = {"losses": [values[0]]}
+    Keeper.kept["last"] = values[1]
+    remembering(values[2])
+    here = "test_a_holder_is_followed_through_objects_classes_and_defaults.<locals>"
+    assert [holders_of(value, {id(values)}) for value in values] == [
+        [
+            "a list of length 1, a dict of length 1, attribute `history` of Holder, a list of length 1, "
+            "module global `train.trainers`"
+        ],
+        [f"a dict of length 1, attribute `kept` of class {here}.Keeper, module global `train.Keeper`"],
+        [f"a list of length 1, a tuple of length 1, function `{__name__}.{here}.remembering`"],
+    ]
 
 
 # Donation.
