@@ -13,6 +13,7 @@ import dataclasses
 import fnmatch
 import math
 import os
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 from typing import cast
@@ -215,13 +216,26 @@ def _amount(change: float | None) -> float:
 def compare(old: Baselines, new: Baselines) -> list[Result]:
     """The verdict on every metric of either file: the gravest first, then by how much it changed, then by name.
 
-    The metric is the newer one, with the value of the older one as its baseline and all versions that differ.
+    The metric is the newer one, with the value of the older one as its baseline and all versions that differ. Tests of
+    `perf_target` on two devices are one test, under the name that it has on the newer one's.
     """
+    if old.device != new.device:
+        metrics = {}
+        for test, entries in old.metrics.items():
+            name = _of_target(test, old.device, new.device)
+            metrics[name if name in new.metrics else test] = entries
+        old = dataclasses.replace(old, metrics=metrics)
     ids = {(test, id): None for each in (old, new) for test, entries in each.metrics.items() for id in entries}
     results = [_judged(test, id, old.get(test, id), new.get(test, id)) for test, id in ids]
     return sorted(
         results, key=lambda each: (-each.verdict, -_amount(relative_change(each)), each.test, each.metric.name)
     )
+
+
+def _of_target(test: str, old: str, new: str) -> str:
+    """The id of a test with another target among its parameters."""
+    function, bracket, parameters = test.partition("[")
+    return function + bracket + re.sub(rf"(?<![a-z0-9]){re.escape(old)}(?![a-z0-9])", new, parameters)
 
 
 def version_lines(results: Iterable[Result]) -> list[str]:

@@ -170,3 +170,21 @@ def test_since_begins_with_the_state_at_that_revision(project):
     assert saved(project, "HEAD") == [("HEAD", 5)]
     with pytest.raises(HistoryError, match="--since last week: git knows no such revision"):
         saved(project, "last week")
+
+
+def test_a_test_of_two_targets_is_compared_by_its_other_parameters():
+    def file(device, tests):
+        return Baselines(device, {f"t.py::{test}": {"flops": Entry(3, "FLOP", "size", "compiled")} for test in tests})
+
+    old = file(
+        "tpu-v5e", ["test[tpu-v5e]", "test[8-tpu-v5e-bf16]", "test[tpu-v5em]", "test_gone[tpu-v5e]", "test_plain"]
+    )
+    new = file("gpu-h100", ["test[gpu-h100]", "test[8-gpu-h100-bf16]", "test[gpu-h100m]", "test_plain"])
+    verdicts = {each.test.removeprefix("t.py::"): each.verdict for each in compare(old, new)}
+    assert [test for test, verdict in verdicts.items() if verdict == Verdict.PASS] == [
+        "test[8-gpu-h100-bf16]",
+        "test[gpu-h100]",
+        "test_plain",
+    ]
+    missing = [test for test, verdict in verdicts.items() if verdict == Verdict.MISSING]
+    assert missing == ["test[tpu-v5em]", "test_gone[tpu-v5e]"]
