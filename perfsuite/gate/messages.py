@@ -118,14 +118,13 @@ def failure(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def tests_gone(results: Sequence[Result]) -> str:
-    """That tests are gone, and what to do with their recorded metrics: the first of each."""
-    first, *others = dict.fromkeys(result.test for result in results)
-    who = f"{first} and {plural(len(others), 'more test')} are" if others else f"{first} is"
+def absent_test(results: Sequence[Result], renamed: str = "") -> str:
+    """That a test is gone, and what to do with its recorded metrics. `renamed` is the test that it may be now."""
     names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
+    hint = f"; if it is {renamed} now, rename it in the baseline file" if renamed else ""
     return (
-        f"{who} gone, or without perf, so the session fails: pytest --perf-save removes "
-        f"{plural(len(results), 'baseline')} ({names}{_and_more(results)})"
+        f"{results[0].test} is gone, or without perf: pytest --perf-save removes "
+        f"{plural(len(results), 'baseline')} ({names}{_and_more(results)}){hint}"
     )
 
 

@@ -1,8 +1,10 @@
 """The hooks of a session with --perf: collect, judge, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
+import difflib
 import functools
 import inspect
+import itertools
 import os
 import time
 import unittest
@@ -179,8 +181,6 @@ class ActiveHooks:
         self.is_worker = is_worker
         self.rerun: dict[str, TestRecord] = {}
         """Tests that failed and are going to run again, by id."""
-        self.gone: list[Result] = []
-        """Of recorded metrics whose tests are gone."""
         self.header: list[str] = []
         self.saved: list[SaveResult] = []
         self.not_saved = ""
@@ -321,13 +321,36 @@ class ActiveHooks:
         if hasattr(report, "perfsuite_unmeasured"):
             self.session.unmeasured.append(from_plain(TestRecord, report.perfsuite_unmeasured))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):
+        """Report each test that is gone, and has baselines, as one that failed."""
+        result = yield
+        if not self.is_worker:
+            for test, results in itertools.groupby(
+                self.session.judge.gone(self.session.collected), lambda result: result.test
+            ):
+                self._report_gone(session, test, tuple(results))
+        return result
+
+    def _report_gone(self, session: pytest.Session, test: str, results: tuple[Result, ...]) -> None:
+        ids = {result.metric.id for result in results}
+        new = [
+            record.test
+            for record in self.session.records
+            if ids <= {metric.id for metric in record.metrics} and not self.session.judge.entries(record.test)
+        ]
+        message = messages.absent_test(results, *difflib.get_close_matches(test, new, 1))
+        file, _, name = test.partition("::")
+        record = TestRecord(test, False, results, (), outcome="failed", message=message, file=file)
+        report = pytest.TestReport(test, (file, None, name), {"perf": 1}, "failed", message, "call")
+        report.perfsuite, report.perfsuite_says_why = plain(record), True  # type: ignore[attr-defined]
+        session.testscollected += 1
+        session.config.hook.pytest_runtest_logstart(nodeid=test, location=report.location)
+        session.config.hook.pytest_runtest_logreport(report=report)
+
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.is_worker:
             return
-        if exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-            self.gone = self.session.judge.gone(self.session.collected)
-            if self.gone:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.session.options.save:
             self._save(session, exitstatus)
         if self.session.options.report is not None:
@@ -352,7 +375,6 @@ class ActiveHooks:
             self.session,
             self.rootpath,
             folder=folder,
-            gone=self.gone,
             saved=self.saved,
             not_saved=self.not_saved,
             exit_status=session.exitstatus,
@@ -372,9 +394,7 @@ class ActiveHooks:
         if not self.is_worker:
             trace_summary(terminalreporter, self.session, self.rootpath)
             last = self._where_all_is(terminalreporter.config)
-            session_summary(
-                terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, self.gone, len(last)
-            )
+            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, len(last))
             if self.session.records and workers.is_main(terminalreporter.config):  # it collects no tests
                 with contextlib.suppress(BaselineError):  # which failed the tests in the workers
                     self.header = session_header(self.session.judge, self.rootpath)

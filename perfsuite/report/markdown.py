@@ -71,8 +71,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _summary(report: Report) -> Iterator[str]:
     tests, failures = plural(len(report.tests), "test"), len(report.failures)
-    missing = f", {plural(len(report.missing), 'baseline')} without a test" if report.missing else ""
-    yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}{missing}"
+    yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}"
     counts = verdict_counts(result.verdict for result in report.results)
     metrics = plural(len(report.results), "metric")
     header, machine = report.header, report.header.environment
@@ -147,13 +146,10 @@ def _undecided(report: Report) -> Iterator[str]:
 
 
 def _rest(report: Report) -> Iterator[str]:
-    """What is new, what is gone and what was skipped."""
+    """What is new, and what was skipped."""
     if new := collections.Counter(result.test for result in report.of_verdict(Verdict.NEW)):
         lines = [f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items()]
         yield folded(f"{new.total()} new: pytest --perf-save records", "\n".join(lines))
-    if report.missing:
-        lines = [f"- {code(result.test)}: {code(result.metric.title)}" for result in report.missing]
-        yield folded(f"{len(lines)} not measured, but in the baselines: pytest --perf-save removes", "\n".join(lines))
     if skipped := collections.Counter(_first_line(test.message) for test in report.tests if test.outcome == "skipped"):
         lines = [f"- {plural(count, 'test')}: {escaped(reason)}" for reason, count in skipped.items()]
         yield folded(f"{skipped.total()} skipped", "\n".join(lines))

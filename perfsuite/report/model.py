@@ -59,14 +59,13 @@ class Report:
     """One session.
 
     A metric with a budget and a baseline has two results; one of a test that ended before its baselines were compared
-    is not judged. The files of tests are seen from the project's root, the folders of traces from the report. `missing`
-    are the recorded metrics whose tests are gone. `saved` has the baseline files that --perf-save wrote, seen from the
-    root. `notes` are sentences about the session as a whole, such as why no baseline was saved.
+    is not judged. A test that is gone has failed. The files of tests are seen from the project's root, the folders of
+    traces from the report. `saved` has the baseline files that --perf-save wrote, seen from the root. `notes` are
+    sentences about the session as a whole, such as why no baseline was saved.
     """
 
     header: Header
     tests: tuple[TestRecord, ...] = ()
-    missing: tuple[Result, ...] = ()
     saved: tuple[SaveResult, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -96,7 +95,6 @@ class Report:
             "schema": SCHEMA,
             "header": self.header,
             "tests": list(map(_test, self.tests)),
-            "missing": list(map(_with_sentences, self.missing)),
             "saved": list(map(_saved, self.saved)),
             "notes": self.notes,
         }
@@ -148,7 +146,6 @@ def report_of(
     rootpath: Path,
     *,
     folder: Path | None = None,
-    gone: Sequence[Result] = (),
     saved: Sequence[SaveResult] = (),
     not_saved: str = "",
     exit_status: int = 0,
@@ -157,7 +154,7 @@ def report_of(
     """The report of a session whose tests have ended.
 
     Paths are relative to `rootpath`; those of traces to `folder`, which will hold the report (default: `rootpath`).
-    `gone` are the results of recorded metrics whose tests are gone; `saved` and `not_saved` are what --perf-save did.
+    `saved` and `not_saved` are what --perf-save did.
     """
     notes = [not_saved] if not_saved else []
     notes += [note for record in session.records for note in record.notes]
@@ -176,7 +173,6 @@ def report_of(
     return Report(
         header,
         tests=tuple(_in_report(record, folder or rootpath) for record in _records(session)),
-        missing=tuple(gone),
         saved=tuple(dataclasses.replace(file, path=Path(relative(file.path, rootpath))) for file in saved),
         notes=tuple(notes),
     )

@@ -100,10 +100,8 @@ def painted(verdict: Verdict) -> dict[str, bool]:
     return {verdict.color: True} if verdict.color else {}
 
 
-def overview(
-    results: Sequence[Result], gone: Sequence[Result], *, saving: bool, lost: Sequence[str] = ()
-) -> list[Line]:
-    """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone.
+def overview(results: Sequence[Result], *, saving: bool, lost: Sequence[str] = ()) -> list[Line]:
+    """The entries of the closing lines.
 
     `lost` says of each test that was skipped for it what does not work with the libraries that are installed.
     """
@@ -115,8 +113,8 @@ def overview(
     said = f"{plural(len(verdicts), 'metric')} of {plural(len({test for test, _ in verdicts}), 'test')}"
     if verdicts and not saving:
         said += f": {messages.verdict_counts(verdicts.values())}"
-    lines = [Line(said, {})] if verdicts or gone else []
-    lines += [*_gone(gone), *_lost(lost)]
+    lines = [Line(said, {})] if verdicts else []
+    lines += _lost(lost)
     lines += _open(Verdict.INCONCLUSIVE, results, messages.why_open)
     if over := [result for result in results if result.open_over]:
         lines.append(Line(f"over the limit and undecided: {messages.over(over)}", painted(Verdict.INCONCLUSIVE)))
@@ -142,8 +140,8 @@ def fitted(lines: Sequence[Line], width: int, most: int | None) -> list[Line]:
     return [Line(row, line.markup) for line, of_line in zip(lines, rows, strict=True) for row in of_line]
 
 
-def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list[Line]:
-    """For -v: what is known of metrics that failed beside their change, the reasons of open ones, and tests gone."""
+def explanations(results: Iterable[Result]) -> list[Line]:
+    """For -v: what is known of metrics that failed beside their change, and the reasons of open ones."""
     open_ones = (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
     explained = [
         result
@@ -151,19 +149,12 @@ def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list
         if result.verdict in open_ones or result.recorded_as or (result.failed and _explains(result))
     ]
     explained.sort(key=lambda result: result.verdict, reverse=True)
-    tests = dict.fromkeys(result.test for result in gone)
     return [
         Line(
             f"{result.verdict}: {result.test}{result.where and f' at {result.where}'}: {messages.in_full(result)}",
             painted(result.verdict),
         )
         for result in explained
-    ] + [
-        Line(
-            f"missing: {messages.tests_gone([result for result in gone if result.test == test])}",
-            painted(Verdict.MISSING),
-        )
-        for test in tests
     ]
 
 
@@ -221,11 +212,6 @@ def _moved(moved: Sequence[Result]) -> list[Line]:
     return [Line(f"moved: {said}: {moved[0].metric.title} of {moved[0].test}", {"yellow": True})]
 
 
-def _gone(gone: Sequence[Result]) -> list[Line]:
-    """The first test that is gone with its metrics, and how many more are."""
-    return [Line(f"missing: {messages.tests_gone(gone)}", painted(Verdict.MISSING))] if gone else []
-
-
 def _lost(lost: Sequence[str]) -> list[Line]:
     """How many tests were skipped for what does not work with the libraries that are installed."""
     if not lost:
@@ -260,28 +246,26 @@ def session_summary(
     rootpath: Path,
     saved: Sequence[SaveResult],
     not_saved: str,
-    gone: Sequence[Result] = (),
     below: int = 0,
 ) -> None:
     """How the gates of the session ended, in few lines; with -v a table of all before. Then what was saved.
 
-    Failures are in pytest's own section, each once. `gone` are the gates of recorded metrics whose tests are gone.
-    `below` is the number of lines that the caller has still to print.
+    Failures are in pytest's own section, each once. `below` is the number of lines that the caller has still to print.
     """
     results = [result for record in session.records for result in record.results]
     width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
     verbose = reporter.config.get_verbosity() > 0
     lines: list[Line] = []
     lost = {record.test: record.lost for record in (*session.records, *session.unmeasured) if record.lost}
-    if results or gone or lost:
+    if results or lost:
         reporter.section("perfsuite", sep="=")
         if verbose:
             # Of a pipe or a log pytest knows no width.
             page = width if reporter.isatty else max(width, PAGE_WIDTH)
             for line, result in metric_table(results, page) if results else ():
                 reporter.line(line, **(painted(result.verdict) if result else {}))
-            _write(reporter, explanations([result for record in session.records for result in _untold(record)], gone))
-        lines += overview(results, gone, saving=saving, lost=list(lost.values()))
+            _write(reporter, explanations([result for record in session.records for result in _untold(record)]))
+        lines += overview(results, saving=saving, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for file in saved:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,25 @@ def test_a_regression_is_annotated_and_in_the_summary(project, actions):
     before, _, after = actions.read_text().partition("1 of 1 test failed")
     assert "1 recorded (1 new)" in before
     assert "calls is 8 calls" in after
+
+
+def test_a_test_that_is_gone_is_a_failure_in_every_report(project, actions):
+    project.makepyfile(test_a=COUNTS.format(7))
+    project.runpytest_inprocess("--perf-save")
+    project.makepyfile(test_a=COUNTS.format(7).replace("test_counts", "test_the_counts"))
+    result = project.runpytest_inprocess("--perf", "--perf-report=report", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=1, failed=2)
+    message = "test_a.py::test_counts is gone, or without perf: "
+    (annotation,) = [line for line in result.outlines if line.startswith("::error")]
+    assert annotation.startswith(
+        f"::error file={project.path.name}/test_a.py,title=perfsuite%3A test_counts failed::{message}"
+    )
+    assert "if it is test_a.py::test_the_counts now, rename it" in annotation
+    (finding,) = json.loads((project.path / "report/report.sarif").read_text())["runs"][0]["results"]
+    assert message in finding["message"]["text"]
+    cases = ET.parse(project.path / "junit.xml").getroot().iter("testcase")
+    assert message in next(case for case in cases if case.get("name") == "test_counts").find("failure").get("message")
+    assert message in actions.read_text()
 
 
 def test_without_github_actions_nothing_is_written(project, actions, monkeypatch):

@@ -115,14 +115,12 @@ def test_what_changed_and_failed_comes_first_and_the_rest_is_folded():
     seen = read(
         a_test("t::ok", metrics=metrics),
         a_test("t::bad", "failed", "a is 2 x"),
-        missing=(metric("gone", Verdict.MISSING),),
     )
     assert [heading.split(":")[0] for heading in map(str.strip, seen.all("h3"))] == ["0 fail, 1 improved", "Failed"]
     assert [title.split(":")[0] for title in seen.all("summary")] == [
         "1 inconclusive",
         "1 not comparable with the baseline",
         "1 new",
-        "1 not measured, but in the baselines",
         "all 4 metrics",
     ]
     assert "a is 2 x\n" in seen.all("code")
@@ -198,7 +196,7 @@ def test_a_hostile_name_is_shown_as_it_is_and_leaves_the_page_as_it_was(text):
             metric(name, Verdict.FAIL, note=f"{name}\n{name}", unit=name),
         )
         tests = (a_test(name, "failed", f"{name}\n{name}", metrics), a_test(f"{name}2", "skipped", name))
-        return read(*tests, missing=(metric(name, Verdict.MISSING),), notes=(name,))
+        return read(*tests, notes=(name,))
 
     hostile, tame = page(text), page("tame")
     assert [tag for tag, _ in hostile.seen] == [tag for tag, _ in tame.seen]

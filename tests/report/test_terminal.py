@@ -116,8 +116,8 @@ VERDICTS = (
 )
 
 
-def closing(*results, gone=(), saving=False, width=100):
-    return rows(overview(results, gone, saving=saving), width)
+def closing(*results, saving=False, width=100):
+    return rows(overview(results, saving=saving), width)
 
 
 def rows(lines, width=100, most=10):
@@ -185,13 +185,13 @@ def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
         result("a", verdict=Verdict.NOT_COMPARABLE, incomparable=moves),
         result("b", verdict=Verdict.NOT_COMPARABLE, incomparable="another"),
     ]
-    lines = overview(results, (), saving=False, lost=[moves, moves])
+    lines = overview(results, saving=False, lost=[moves, moves])
     assert [line.text for line in lines] == [
         "2 metrics of 1 test: 2 not comparable",
         f"2 tests skipped: {moves}",
         "not comparable: 1 another",
     ]
-    (only,) = overview([], (), saving=False, lost=[runs, moves, moves])
+    (only,) = overview([], saving=False, lost=[runs, moves, moves])
     assert only.text == f"3 tests skipped: 2 {moves}; 1 {runs}"
 
 
@@ -245,8 +245,8 @@ def session(*results, metrics=None, save=(), targets=None, passed=True, compiled
     )
 
 
-def written(reporter, *results, saved=(), not_saved="", gone=(), below=0, **fields):
-    session_summary(reporter, session(*results, **fields), ROOT, saved, not_saved, gone, below)
+def written(reporter, *results, saved=(), not_saved="", below=0, **fields):
+    session_summary(reporter, session(*results, **fields), ROOT, saved, not_saved, below)
     return reporter
 
 

@@ -165,7 +165,6 @@ reports = st.builds(
         options=_tuples(_texts),
     ),
     tests=_tuples(_tests),
-    missing=_tuples(_results),
     notes=_tuples(_texts),
 )
 """Any report: its numbers may be infinite, its texts anything but half a surrogate pair."""
