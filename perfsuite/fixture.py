@@ -1,15 +1,10 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
 import difflib
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from perfsuite.instruments.base import METHODS, TestState, foreign_methods, instrument_class
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.session.recorder import Recorder
-from perfsuite.session.session import PerfSession
 
 if not TYPE_CHECKING:
 
@@ -74,29 +69,13 @@ class Perf(_Instruments):
     baselines are checked when the test's body has ended.
     """
 
-    def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
-        self._state = TestState(session, item, tolerance=tolerance, seconds=seconds)
-        for name in foreign_methods().keys() & vars(Perf).keys():
-            entry = foreign_methods()[name][0]
-            raise MeasurementError(f"perf.{name} is perfsuite's own: give the instrument {entry.value} another name")
+    def __init__(self, state: TestState):
+        self._state = state
+        if entries := foreign_methods().get("size"):
+            raise MeasurementError(f"perf.size is perfsuite's own: give the instrument {entries[0].value} another name")
 
     @property
     def size(self) -> str:
         """The size asked for with --perf-size, "small" or "full": which workload the test should build."""
         self._state.used = True  # by a test that builds a workload and looks at it by other means
         return self._state.session.options.size
-
-    @property
-    def recorder(self) -> Recorder:
-        """What the test measured so far. The plugin reads it when the test has ended."""
-        return self._state.recorder
-
-    @property
-    def used(self) -> bool:
-        """Whether the test called any instrument."""
-        return self._state.used
-
-    @property
-    def not_entered(self) -> Collection[str]:
-        """The instruments that are blocks, once for each call whose block the test did not enter."""
-        return self._state.not_entered.values()

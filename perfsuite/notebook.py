@@ -20,7 +20,7 @@ import pytest
 
 from perfsuite.fixture import Perf
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.base import METHODS, foreign_methods, instrument_class
+from perfsuite.instruments.base import METHODS, TestState, foreign_methods, instrument_class
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.metric import span
@@ -32,6 +32,7 @@ from perfsuite.processes import LAUNCH, Launch
 from perfsuite.report.tables import aligned
 from perfsuite.session.judge import Judge
 from perfsuite.session.modes import in_notebook
+from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import PerfSession
 
 USAGE = """%perf compare f(x) vs g(x)
@@ -100,13 +101,13 @@ class Magic:
 
     @contextlib.contextmanager
     def _measuring(self, seconds: float) -> Iterator[Perf]:
-        perf = Perf(self.session, cast(pytest.Item, _Cell()), tolerance=None, seconds=seconds)
+        state = TestState(self.session, cast(pytest.Item, _Cell()), tolerance=None, seconds=seconds)
         try:
-            yield perf
+            yield Perf(state)
         except (pytest.skip.Exception, CapabilityLost) as reason:  # of what this machine lacks
             print(reason)
         finally:
-            print(_table(perf))
+            print(_table(state.recorder))
 
     def _run(self, cell: str, names: dict[str, Any]) -> Any:
         """Run the cell's code with these names in the user's namespace; its last expression is the result."""
@@ -194,9 +195,8 @@ def _usage(problem: str) -> Exception:
     return UsageError(f"{problem}\n{USAGE}")
 
 
-def _table(perf: Perf) -> str:
+def _table(recorder: Recorder) -> str:
     """The metrics, with the limits and the verdicts of budgets."""
-    recorder = perf.recorder
     judged = {result.metric.title: result for result in recorder.results}
     rows = []
     for title, metric in {**{title: result.metric for title, result in judged.items()}, **recorder.metrics}.items():

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,6 @@ OPTIONAL_FIELDS = ("libtpu", "equinox", "flax", "optax")
 # Dumping changes no program, and its argument is a path of one machine; the number of host devices is in
 # `device_count` already, where `jax_num_cpu_devices` puts it too.
 _TPU = re.compile(r"tpu[ -]?v?([0-9]{1,3})[ -]?(lite|[a-z]?)", re.ASCII)
-_NEWEST_TPU = 8
-# As the driver has called its devices: "NVIDIA H200", "Tesla T4", "GeForce RTX 3090", "A100-SXM4-40GB" (CUDA's
-# properties, XLA's `device_kind`).
-_NVIDIA = re.compile(r"(NVIDIA|Tesla|Quadro|GeForce|GRID) |[ABH][0-9]{2,3}-")
 
 # Letters, digits, and one space or hyphen between them: two such kinds never get the same slug by accident.
 _PLAIN = re.compile(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*", re.ASCII)
@@ -188,25 +184,6 @@ def device_slug(device_kind: str) -> str:
         return slug
     digits = hashlib.sha256(device_kind.encode(errors="backslashreplace")).hexdigest()[:8]
     return f"{slug[:_LONGEST_SLUG].strip('-') or 'device'}-{digits}"
-
-
-def is_known_kind(device_kind: str) -> bool:
-    """Whether the file of this kind of device has a name that is the same in every project: CPUs, TPUs, NVIDIA's GPUs.
-
-    The TPUs are those that jax 0.10.2 itself tells apart, up to "TPU7x" and "TPU8i".
-    """
-    if tpu := _TPU.fullmatch(device_kind.lower().strip()):
-        return int(tpu[1]) <= _NEWEST_TPU
-    return device_kind == "cpu" or _NVIDIA.match(device_kind) is not None
-
-
-def namesakes(device_kind: str, environments: Iterable[Environment]) -> list[str]:
-    """Other kinds among `environments` whose file has the same name. Of a TPU's kinds they are the same thing."""
-    slug = device_slug(device_kind)
-    if _TPU.fullmatch(device_kind.lower().strip()):
-        return []
-    others = {each.device_kind for each in environments} - {device_kind}
-    return sorted(repr(kind) for kind in others if device_slug(kind) == slug)
 
 
 def present_environment() -> Environment:

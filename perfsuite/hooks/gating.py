@@ -39,11 +39,12 @@ from perfsuite.session.session import PerfSession
 
 if TYPE_CHECKING:  # what only tests that measure need, or reports, or sessions of several processes
     from perfsuite.fixture import Perf
+    from perfsuite.instruments.base import TestState
     from perfsuite.report.model import Report
     from perfsuite.session.group import Group
 
 _SESSION = pytest.StashKey[PerfSession]()
-_PERF = pytest.StashKey["Perf"]()
+_STATE: pytest.StashKey["TestState"] = pytest.StashKey()
 _OBSERVE = pytest.StashKey[Callable[[], None]]()
 
 
@@ -148,6 +149,7 @@ def _cache(config: pytest.Config) -> Path | None:
 def perf_of(request: pytest.FixtureRequest) -> "Perf":
     """The `Perf` of one test, which asks for it."""
     from perfsuite.fixture import Perf  # a session may have no perf test
+    from perfsuite.instruments.base import TestState
 
     item: pytest.Item = request.node
     item.config.stash[_OBSERVE]()
@@ -155,10 +157,9 @@ def perf_of(request: pytest.FixtureRequest) -> "Perf":
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
     seconds = arguments.get("seconds", session.options.seconds)
-    item.stash[_PERF] = Perf(
-        session, item, tolerance=arguments.get("tolerance", session.options.tolerance), seconds=seconds
-    )
-    return item.stash[_PERF]
+    tolerance = arguments.get("tolerance", session.options.tolerance)
+    item.stash[_STATE] = TestState(session, item, tolerance=tolerance, seconds=seconds)
+    return Perf(item.stash[_STATE])
 
 
 class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined]
@@ -181,35 +182,29 @@ class ActiveHooks:
         self.is_worker = is_worker
         self.rerun: dict[str, TestRecord] = {}
         """Tests that failed and are going to run again, by id."""
-        self.header: list[str] = []
         self.saved: list[SaveResult] = []
         self.not_saved = ""
         self.page: Path | None = None
         """The page of --perf-report, once it is written."""
         self.no_page = ""
 
-    @pytest.hookimpl(tryfirst=True)  # before the terminal's
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Start JAX's backend for the perf tests: conftest files and test modules have set its devices by now.
+    def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+        """Start JAX's backend for the perf tests: conftest files and test modules have set its devices by now."""
+        has_perf = any(item.get_closest_marker("perf") is not None for item in items)
+        return self._header(config) if has_perf else []
 
-        Raises `pytest.UsageError` where the baselines of the present device cannot be read.
-        """
-        has_perf = any(item.get_closest_marker("perf") is not None for item in session.items)
-        if not has_perf or workers.is_worker(session.config):
-            return
+    def _header(self, config: pytest.Config) -> list[str]:
+        """Raises `pytest.UsageError` where the baselines of the present device cannot be read."""
         try:
-            self.header = session_header(self.session.judge, self.rootpath)
+            header = session_header(self.session.judge, self.rootpath)
         except BaselineError as error:
             raise pytest.UsageError(str(error)) from None
-        count = self.session.judge.environment.process_count
-        if count > 1 and self.session.group is None:
+        if (count := self.session.judge.environment.process_count) > 1 and self.session.group is None:
             raise pytest.UsageError(
-                f"JAX has {count} processes, and had no coordination service at the start of the session: call "
+                f"JAX has {count} processes, and had no coordination service when the session began: call "
                 "jax.distributed.initialize() in the conftest.py of the rootdir"
             )
-
-    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
-        return self.header if config.get_verbosity() >= 0 and not config.option.no_header else []
+        return header if config.get_verbosity() >= 0 and not config.option.no_header else []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item):
@@ -247,7 +242,7 @@ class ActiveHooks:
             self._judge(item, ended=True)
 
     def _judge(self, item: pytest.Item, *, ended: bool, lost: str = "") -> None:
-        measured = item.stash.get(_PERF, None)
+        measured = item.stash.get(_STATE, None)
         if measured is None:
             return
         recorder = measured.recorder
@@ -279,7 +274,7 @@ class ActiveHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
-        measured = item.stash.get(_PERF, None)
+        measured = item.stash.get(_STATE, None)
         if measured is not None and call.when == "call":
             item.user_properties += junit_properties(measured.recorder.results)
         report = yield
@@ -295,7 +290,7 @@ class ActiveHooks:
             record = measured.recorder.record(
                 passed=report.passed,
                 used=measured.used,
-                not_entered=measured.not_entered,
+                not_entered=measured.not_entered.values(),
                 blamed=line,
                 **facts_of(report, call),
             )
@@ -396,9 +391,7 @@ class ActiveHooks:
             last = self._where_all_is(terminalreporter.config)
             session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, len(last))
             if self.session.records and workers.is_main(terminalreporter.config):  # it collects no tests
-                with contextlib.suppress(BaselineError):  # which failed the tests in the workers
-                    self.header = session_header(self.session.judge, self.rootpath)
-                for line in self.pytest_report_collectionfinish(terminalreporter.config):
+                for line in self._header(terminalreporter.config):
                     terminalreporter.line(line)
             for note in dict.fromkeys(note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)

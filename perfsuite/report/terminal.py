@@ -17,7 +17,6 @@ from packaging.version import Version
 import perfsuite
 from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import SaveResult
-from perfsuite.gate.environment import is_known_kind, namesakes
 from perfsuite.gate.merging import Change
 from perfsuite.gate.messages import change_in_words, relative_change
 from perfsuite.gate.verdict import Result, Verdict
@@ -41,7 +40,6 @@ def session_header(judge: Judge, rootpath: Path) -> list[str]:
     lines = [
         f"{devices} ({environment.processor}), {', '.join(versions)}",
         *_newer(environment.jax),
-        *_file_name(judge, rootpath),
         f"baselines {_baselines(judge, None, rootpath)}, size {judge.options.size}",
         *(f"{name}: {_baselines(judge, name, rootpath)}" for name in judge.options.targets),
     ]
@@ -54,17 +52,6 @@ def _newer(jax: str) -> list[str]:
     if Version(jax).release[:3] <= Version(newest).release:
         return []
     return [f"jax {jax} is newer than {newest}, the newest that it knows: what it cannot measure there is skipped"]
-
-
-def _file_name(judge: Judge, rootpath: Path) -> list[str]:
-    """Where the baseline file's name may surprise: an unknown kind of device, or two kinds of one name."""
-    kind, path = judge.environment.device_kind, relative(judge.path_of(None), rootpath)
-    lines = []
-    if not is_known_kind(kind):
-        lines.append(f"unknown device kind {kind!r}: its baseline file is {path}")
-    if others := namesakes(kind, judge.baselines_of(None).environments.values()):
-        lines.append(f"{path} also has metrics of another kind of device with the same name: {', '.join(others)}")
-    return lines
 
 
 def _baselines(judge: Judge, target: str | None, rootpath: Path) -> str:

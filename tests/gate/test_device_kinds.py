@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfsuite.gate.environment import Environment, device_slug, is_known_kind, namesakes
+from perfsuite.gate.environment import device_slug
 from perfsuite.measure.targets.targets import GPUS, TARGETS
 from perfsuite.measure.targets.targets import TPUS as TPU_TARGETS
 
@@ -17,18 +17,6 @@ TPUS = (
 )
 """As jax 0.10.2 has them in its `mesh_utils` and pallas' `tpu_info`, and as libtpu's topologies say."""
 UNKNOWN = ("AMD Instinct MI350X", "gfx950:sramecc+:xnack-", "Apple M3 Max", "TPU9x", "CPU", "interpreter", "", "nul")
-
-
-def environment(device_kind):
-    return Environment(device_kind, 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
-
-
-KNOWN = ["cpu", *TPUS, *NVIDIA, *(target.device_kind for target in TARGETS.values())]
-
-
-@pytest.mark.parametrize(("kind", "known"), [*((kind, True) for kind in KNOWN), *((kind, False) for kind in UNKNOWN)])
-def test_cpus_tpus_and_nvidias_gpus_are_known(kind, known):
-    assert is_known_kind(kind) == known
 
 
 def test_every_tpu_target_has_the_file_of_its_device():
@@ -74,10 +62,6 @@ def test_any_kind_gives_a_name_that_every_file_system_takes(kind):
 @given(KINDS, KINDS)
 @example("gfx950:sramecc+:xnack-", "gfx950:sramecc-:xnack+")
 @example("Foo Bar", "foo-bar")
-def test_two_kinds_share_a_file_only_where_that_is_said(one, other):
-    if one != other and device_slug(one) == device_slug(other) and "tpu" not in device_slug(one):
-        assert namesakes(one, [environment(one), environment(other)]) == [repr(other)]
-
-
-def test_the_names_of_one_tpu_are_no_strangers_to_each_other():
-    assert namesakes("TPU v5 lite", [environment("TPU v5e")]) == []
+def test_two_kinds_share_a_file_only_where_they_differ_in_case_and_hyphens(one, other):
+    if device_slug(one) == device_slug(other) and "tpu" not in device_slug(one):
+        assert one.lower().strip().replace(" ", "-") == other.lower().strip().replace(" ", "-")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.fixture import Perf
+from perfsuite.instruments.base import TestState
 
 
 @pytest.fixture
@@ -19,4 +20,5 @@ def bare_perf():
     options = SimpleNamespace(traces=None, report=None)
     mode = SimpleNamespace(seconds=float, seconds_to_know=float)
     session = SimpleNamespace(mode=mode, judge=judge, options=options, check=lambda method, needs: None)
-    return Perf(session, SimpleNamespace(nodeid="test_a.py::test_step", parent=None), tolerance=None, seconds=1.0)
+    test = SimpleNamespace(nodeid="test_a.py::test_step", parent=None)
+    return Perf(TestState(session, test, tolerance=None, seconds=1.0))

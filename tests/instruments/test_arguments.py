@@ -110,6 +110,6 @@ def test_a_bad_argument_is_refused_and_named(bare_perf, use, error, message):
 def test_any_real_scalar_is_recorded(bare_perf, value, recorded):
     bare_perf.record("calls", value, unit="calls", kind="count")
     bare_perf.record("ratio", value, unit="x", kind="ratio", interval=(value, value))
-    calls, ratio = bare_perf.recorder.metrics.values()
+    calls, ratio = bare_perf._state.recorder.metrics.values()
     assert (calls.value, type(calls.value)) == (recorded, type(recorded))
     assert ratio.interval == Interval(recorded, recorded)

@@ -94,4 +94,4 @@ def test_an_instrument_named_as_an_attribute_of_perf_is_an_error_that_names_it(m
     with pytest.raises(
         MeasurementError, match=r"perf\.size is perfsuite's own: give the instrument other:Sizes another"
     ):
-        fixture.Perf(bare_perf._state.session, bare_perf._state.item, tolerance=None, seconds=1.0)
+        fixture.Perf(bare_perf._state)

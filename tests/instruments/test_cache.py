@@ -45,14 +45,14 @@ def test_keys_are_equal_but_for_those_that_a_budget_allows(perf_with, keys, budg
     perf = perf_with([key(each) for each in keys])
     with unless(passes):
         assert perf.cache_key(STEP, **budget).keys == tuple(keys)
-    (metric,) = perf.recorder.metrics.values()
+    (metric,) = perf._state.recorder.metrics.values()
     assert (metric.id, metric.value, metric.unit, metric.kind) == (
         "cache_key cache keys",
         len(set(keys)),
         "keys",
         "count",
     )
-    assert ("process 3: --b" in str(perf.recorder.results)) is not passes
+    assert ("process 3: --b" in str(perf._state.recorder.results)) is not passes
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_miss_fails_and_a_budget_allows_it(perf_with, budget, passes):
     perf = perf_with([[miss], [miss]])
     with unless(passes):
         assert perf.cache_hits(STEP, **budget).missed == 1
-    assert {metric.id: metric.value for metric in perf.recorder.metrics.values()} == {
+    assert {metric.id: metric.value for metric in perf._state.recorder.metrics.values()} == {
         "cache_hits cache misses": 1,
         "cache_hits": 0,
     }

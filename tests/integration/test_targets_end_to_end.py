@@ -15,7 +15,7 @@ def collectives(perf, target="tpu-v5e", **parts):
     detail = {name.replace("_", "-"): number for name, number in parts.items()}
     total = sum(parts.values())
     made = Metric("step collectives", total, "collectives", "count", detail=detail, target=target, places=places)
-    perf.recorder.add(made)
+    perf._state.recorder.add(made)
 """
 
 
