@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class Environment:
     `python` the full version; both are "" for a metric that was compiled without the device, which does not
     depend on them. `libtpu`, the TPU's compiler, is None for every other device, installed or not. `equinox`, `flax`
     and `optax` are None where they are not installed. `device_count` counts the devices of all `process_count`
-    processes of the session.
+    processes of the session. `packages` are other installed packages, with their versions, whose functions the parts
+    of the metric name.
 
     Raises `TypeError` when a field has the wrong type, `ValueError` when a count is not positive.
     """
@@ -65,13 +67,14 @@ class Environment:
     x64: bool = False
     xla_flags: str = ""
     process_count: int = 1
+    packages: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is None and field.name in OPTIONAL_FIELDS:
                 continue
-            wanted = {"device_count": int, "process_count": int, "x64": bool}.get(field.name, str)
+            wanted = {"device_count": int, "process_count": int, "x64": bool, "packages": tuple}.get(field.name, str)
             if type(value) is not wanted:
                 raise TypeError(f"{field.name} must be {_noun(wanted)}, got {value!r}")
         for name in ("device_count", "process_count"):
@@ -85,10 +88,13 @@ class Environment:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as they stand in a baseline file. One process is not worth a word, and files had none before."""
+        """The fields as they stand in a baseline file. One process is not worth a word, and neither are no packages."""
         fields = dataclasses.asdict(self)
+        fields["packages"] = dict(self.packages)
         if self.process_count == 1:
             del fields["process_count"]
+        if not self.packages:
+            del fields["packages"]
         return fields
 
     def fingerprint(self) -> dict[str, Any]:
@@ -106,11 +112,14 @@ class Environment:
 def environment_from_dict(fields: Mapping[str, Any]) -> Environment:
     """The inverse of `Environment.as_dict`. Every field has to be there: raises `ValueError` or `TypeError`."""
     names = [field.name for field in dataclasses.fields(Environment)]
-    if missing := [name for name in names if name not in fields and name != "process_count"]:
+    if missing := [name for name in names if name not in fields and name not in ("process_count", "packages")]:
         raise ValueError(f"the environment lacks {', '.join(missing)}")
     if unknown := sorted(set(fields) - set(names)):
         raise ValueError(f"the environment has unknown keys: {', '.join(unknown)}")
-    return Environment(**fields)
+    packages = fields.get("packages", {})
+    if not isinstance(packages, Mapping) or not all(isinstance(version, str) for version in packages.values()):
+        raise TypeError(f"packages must be versions by name, got {packages!r}")
+    return Environment(**{**fields, "packages": tuple(sorted(packages.items()))})
 
 
 def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environment | None) -> str | None:
@@ -154,6 +163,8 @@ def version_changes(then: Environment | None, now: Environment | None) -> list[s
     pairs = {name: (getattr(then, name), getattr(now, name)) for name in (*VERSION_FIELDS[1:], "python")}
     if pairs["jaxlib"] == pairs["jax"]:
         del pairs["jaxlib"]
+    here = dict(now.packages)
+    pairs |= {name: (version, here[name]) for name, version in then.packages if name in here}
     return [
         f"{name} {was or 'absent'} -> {is_now or 'absent'}"
         for name, (was, is_now) in pairs.items()
@@ -266,6 +277,33 @@ def installed(package: str) -> str | None:
         return None
 
 
+def packages_of(parts: Iterable[str]) -> list[str]:
+    """The installed packages, beside those of `VERSION_FIELDS`, that have the functions which parts of a metric name.
+
+    They name them as "flowjax.bijections:f", "bijections.py:f" or "dot in f (bijections.py)".
+    """
+    functions: dict[str, set[str]] = {}
+    for part in parts:
+        named = re.findall(r"([\w.]+):(\w+)", part)
+        named += [(file, function) for function, file in re.findall(r"\bin (\w+)\S* \(([\w.]+)\)", part)]
+        for place, function in named:
+            functions.setdefault(place, set()).add(function)
+    packages = set()
+    for name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", {})
+        folder, file = os.path.split(str(names.get("__file__")))
+        here = functions.get(name, set()) | functions.get(file, set())
+        if ("site-packages" in folder or "dist-packages" in folder) and here & names.keys():
+            packages.add(name.partition(".")[0])
+    return sorted(packages.difference(VERSION_FIELDS))
+
+
+def with_packages(environment: Environment, packages: Iterable[str]) -> Environment:
+    """The environment with the versions of those packages that are installed."""
+    versions = ((name, installed(name)) for name in packages)
+    return dataclasses.replace(environment, packages=tuple((name, version) for name, version in versions if version))
+
+
 def _present_flags(platform_name: str) -> str:
     flags = os.environ.get("XLA_FLAGS", "")
     if platform_name == "tpu":
@@ -287,4 +325,4 @@ def _shown(value: Any) -> str:
 
 
 def _noun(wanted: type) -> str:
-    return {int: "a whole number", bool: "true or false", str: "a text"}[wanted]
+    return {int: "a whole number", bool: "true or false", str: "a text", tuple: "pairs"}[wanted]

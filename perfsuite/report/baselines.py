@@ -71,6 +71,7 @@ def _environment_line(environment: Environment) -> str:
     if environment.processor:
         parts[0] += f" ({environment.processor})"
     parts += [f"{name} {version}" for name in VERSION_FIELDS if (version := getattr(environment, name, None))]
+    parts += [f"{name} {version}" for name, version in environment.packages]
     if environment.x64:
         parts.append("x64")
     if environment.xla_flags:

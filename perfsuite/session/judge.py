@@ -23,8 +23,10 @@ from perfsuite.gate.environment import (
     device_slug,
     incomparable,
     installed,
+    packages_of,
     present_environment,
     target_environment,
+    with_packages,
 )
 from perfsuite.gate.verdict import Evidence, Result, Verdict, judge_absent
 from perfsuite.measure.compiler_stderr import compilers_silenced
@@ -142,6 +144,8 @@ class Judge:
         entries = self.entries(test, metric.target)
         entry = entries.get(metric.id)
         now = self.environment_of(metric.target)
+        if entry is not None and entry.environment is not None:
+            now = with_packages(now, dict(entry.environment.packages))
         result = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
         if entry is not None and (name := baseline.name_of(metric.id, entry)) != metric.name:
             others = (baseline.name_of(id, each) for id, each in entries.items() if id != metric.id)
@@ -322,7 +326,8 @@ class Judge:
             for metric in sorted(record.metrics, key=lambda metric: metric.target is None):
                 if self._is_of(device, metric):
                     provenance: baseline.Provenance = "compiled" if metric.target else "measured"
-                    entries[metric.id] = baseline.entry_of(metric, self.environment_of(metric.target), provenance)
+                    environment = with_packages(self.environment_of(metric.target), packages_of(metric.detail or ()))
+                    entries[metric.id] = baseline.entry_of(metric, environment, provenance)
         return {test: entries for test, entries in new.items() if entries}
 
     def _is_of(self, device: str, metric: Metric) -> bool:

@@ -1,8 +1,10 @@
 """`gate.environment`: where a metric was made, and which metrics can be compared."""
 
 import dataclasses
+import json
 import subprocess
 import sys
+import types
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from perfsuite.gate.environment import (
     host_processor,
     incomparable,
     normal_flags,
+    packages_of,
     present_environment,
     target_environment,
     version_changes,
@@ -250,3 +253,26 @@ def _root():
     import perfsuite
 
     return perfsuite.__path__[0].removesuffix("perfsuite")
+
+
+def test_the_packages_whose_functions_parts_name_are_those_that_are_installed(monkeypatch, tmp_path):
+    library, own = types.ModuleType("flowlib.bijections"), types.ModuleType("project.bijections")
+    library.__file__, own.__file__ = "/venv/lib/site-packages/flowlib/bijections.py", "/home/me/project/bijections.py"
+    for module, function in ((library, "spline"), (own, "mine")):
+        setattr(module, function, None)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for part in (
+        "bijections.py:spline",
+        "flowlib.bijections:spline",
+        "f32 x f32 dot in spline.<locals>.f (bijections.py)",
+    ):
+        assert packages_of([part]) == ["flowlib"]
+    assert packages_of(["bijections.py:mine", "other.py:spline", "jax._src.core:eval_jaxpr", "arguments", "?:f"]) == []
+
+
+def test_packages_are_kept_and_named_where_their_versions_differ():
+    then, now = (changed(packages=(("a", version), (name, "1"))) for version, name in (("1", "b"), ("2", "c")))
+    assert environment_from_dict(json.loads(json.dumps(then.as_dict()))) == then
+    assert version_changes(then, now) == ["a 1 -> 2"], "another set of parts is no other version"
+    with pytest.raises(TypeError, match="packages must be versions by name, got"):
+        environment_from_dict(HERE.as_dict() | {"packages": {"a": 1}})

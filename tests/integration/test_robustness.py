@@ -378,6 +378,7 @@ def host_calls_of(work):
 class Silent:
     """Takes the place of pytest's terminal reporter, with -v."""
 
+    isatty = True
     config = SimpleNamespace(
         get_terminal_writer=lambda: SimpleNamespace(fullwidth=100),
         get_verbosity=lambda: 1,

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from perfsuite.gate import environment
 from perfsuite.gate.baseline import Entry, Revision
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
@@ -454,3 +455,12 @@ def test_a_record_survives_the_way_to_another_process():
     failed = Result("test_a.py::test_step", compiled, Verdict.FAIL)
     record = dataclasses.replace(ran(compiled, flops()), results=(failed,))
     assert from_plain(TestRecord, plain(record)) == record
+
+
+def test_a_package_that_a_part_names_is_recorded_and_named_when_its_version_changes(start, monkeypatch):
+    calls = Metric("step host calls", 3, "calls", "count", detail={"hypothesis.core:given": 3})
+    monkeypatch.setattr(environment, "installed", lambda package: f"{package} 1.0")
+    saved(start(), ran(calls))
+    monkeypatch.setattr(environment, "installed", lambda package: f"{package} 2.0")
+    worse = start(save=False).judge(TEST, dataclasses.replace(calls, value=4), None)
+    assert worse.versions == ("hypothesis hypothesis 1.0 -> hypothesis 2.0",)
