@@ -76,7 +76,7 @@ def test_a_switch_that_disturbs_another_instrument_is_not_named(bare_perf):
 def test_what_is_judged_by_a_baseline_has_the_switches_of_when_it_was_measured(bare_perf):
     with switched("jax_debug_nans"):
         bare_perf.host_calls(call(jax.jit(lambda x: x * 6), X), name="step")
-    recorded = bare_perf.recorder._recorded["step host calls"]
+    recorded = bare_perf._state.recorder._recorded["step host calls"]
     assert recorded.evidence.cause.startswith("jax_debug_nans is True: ")
 
 
