@@ -42,7 +42,7 @@ class ScalingInstrument(Instrument):
         check_choice("perf.scaling(metric=...)", metric, (*COLUMNS, *COUNTS))
         is_time = metric not in COUNTS
         limits = self._begin(SCALING if is_time else OF_COUNTS, budget)
-        if not is_time and (capability := COUNTS[metric].capability) is not None:
+        if not is_time and (capability := COUNTS[metric][2]) is not None:
             capability.check(f"perf.scaling(metric={metric!r})")
         calls, units = calls_by_size(make_call, sizes)
         what = metric_name(metric)

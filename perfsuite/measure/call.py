@@ -1,5 +1,6 @@
 """`call(fn, *args)`: a function with its arguments, ready to run again and again."""
 
+import collections
 import dataclasses
 import functools
 import inspect
@@ -108,17 +109,16 @@ def call(fn: Callable, /, *args, carry: int | Mapping[Place, Place] = 0, **kwarg
 
 def _check_places(carry: Mapping[Place, Place], args: tuple, kwargs: Mapping[str, Any], label: str) -> None:
     __tracebackhide__ = True
-    what = f"call({label}, carry={dict(carry)})"
+    what, arguments = f"call({label}, carry={dict(carry)})", (*range(len(args)), *kwargs)
     for place in (*carry, *carry.values()):
-        if isinstance(place, bool) or not isinstance(place, int | str) or (isinstance(place, int) and place < 0):
+        if isinstance(place, bool) or not (isinstance(place, str) or (isinstance(place, int) and place >= 0)):
             raise TypeError(f"{what}: an output or an argument is a place, from 0, or a name, got {place!r}")
-    arguments = (*range(len(args)), *kwargs)
-    for argument in carry.values():
-        if argument not in arguments:
-            have = ", ".join(map(repr, arguments)) or "none"
-            raise ValueError(f"{what}: no argument is passed as {argument!r}; those of this call: {have}")
-        if list(carry.values()).count(argument) > 1:
+    for argument, times in collections.Counter(carry.values()).items():
+        if times > 1:
             raise ValueError(f"{what}: two outputs become argument {argument!r}")
+        if argument not in arguments:
+            have = ", ".join(map(repr, arguments))
+            raise ValueError(f"{what}: no argument is passed as {argument!r}; those of this call: {have}")
 
 
 def checked(value: Call, instrument: str) -> Call:
@@ -214,17 +214,15 @@ def carried(
 
 def _output_at(outputs: Any, place: Place, label: str) -> Any:
     several = type(outputs) in (tuple, list)
-    if isinstance(place, int):
-        if place < (len(outputs) if several else 1):
-            return outputs[place] if several else outputs
-    elif isinstance(outputs, Mapping) and place in outputs:
+    if isinstance(outputs, Mapping) and place in outputs:
         return outputs[place]
-    elif not several and hasattr(outputs, place):
+    if isinstance(place, str) and not several and hasattr(outputs, place):
         return getattr(outputs, place)
+    if isinstance(place, int) and place < (len(outputs) if several else 1):
+        return outputs[place] if several else outputs
     have = f"a {type(outputs).__name__} of {len(outputs)}" if several else f"one {type(outputs).__name__}"
-    if isinstance(outputs, Mapping):
-        have += f" with {', '.join(map(repr, outputs))}"
-    raise ValueError(f"call({label}, carry=...): no output {place!r}; the function returns {have}")
+    names = f" with {', '.join(map(repr, outputs))}" if isinstance(outputs, Mapping) else ""
+    raise ValueError(f"call({label}, carry=...): no output {place!r}; the function returns {have}{names}")
 
 
 def _first_carried(outputs: Any, args: tuple, carry: int, label: str) -> tuple:

@@ -116,17 +116,26 @@ class ProgramRun:
 
 @contextlib.contextmanager
 def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
-    """Tell `observe` of every program that begins to run inside, in the thread that runs it."""
+    """Tell `observe` of every program that begins to run inside, in the thread that runs it; not of its own."""
+    telling = threading.local()
+
+    def tell(run: ProgramRun) -> None:
+        if not getattr(telling, "here", False):
+            telling.here = True
+            try:
+                observe(run)
+            finally:
+                telling.here = False
 
     def through_slow_path(execute: Callable[..., Any]) -> Callable[..., Any]:
         def executing(self: Any, *args: Any) -> Any:
-            observe(_slow_run(self, sys._getframe(1)))
+            tell(_slow_run(self, sys._getframe(1)))
             return execute(self, *args)
 
         return executing
 
     def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], _: Any, frame: FrameType) -> None:
-        observe(_fast_run(jitted, args, kwargs, frame))
+        tell(_fast_run(jitted, args, kwargs, frame))
 
     with _EXECUTE.replaced(through_slow_path), hooked_calls(hook):
         yield

@@ -5,7 +5,6 @@ any increase is a change of code.
 """
 
 import dataclasses
-import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -35,9 +34,9 @@ MOVE_IN = "each operation outside jit is a program of its own: do it inside the 
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-    """One run of a compiled program, by the user's `file:line`. `eager` is an operation of JAX's, outside any jit.
+    """One run of a compiled program, by the user's `file:line`, with the program's facts where they were asked for.
 
-    `facts` are those of its program, where they were asked for.
+    `eager` is an operation of JAX's, outside any jit.
     """
 
     program: str
@@ -123,17 +122,10 @@ def dispatches(call: Call, facts_of: Callable[[ProgramRun], Program | None] = la
     """
     __tracebackhide__ = True
     runs: list[Dispatch] = []
-    lowering = threading.local()
 
     def observe(run: ProgramRun) -> None:
-        if getattr(lowering, "here", False):  # it may run programs of its own
-            return
-        lowering.here = True
-        try:
-            with Compiles().building_inputs():
-                facts = facts_of(run)
-        finally:
-            lowering.here = False
+        with Compiles().building_inputs():
+            facts = facts_of(run)
         runs.append(Dispatch(run.name, callsite.location(run.frame), run.operation, facts))
 
     def once() -> Dispatches:

@@ -53,20 +53,16 @@ class _Texts:
         self.hashes: list[str] = []
         self.unknown = ""
         self._of_keys: dict[Hashable, str] = {}
-        self._busy = False
 
     def add(self, run: ProgramRun) -> None:
         """Add a program at once: what surrounds its run, such as a precision or a mesh, is part of it."""
-        if self._busy or self.unknown:  # lowering may run programs of its own
+        if self.unknown:
             return
-        self._busy = True
         try:
             with compiles.Compiles().building_inputs():
                 self.hashes.append(self._hash(run))
         except Exception as error:  # JAX's own, or `TextUnknown`: raised here it would be the call's
             self.unknown = f"{run.name}: {error}"
-        finally:
-            self._busy = False
 
     def _hash(self, run: ProgramRun) -> str:
         key = run.key()

@@ -5,7 +5,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -45,38 +45,30 @@ STEEPEST = 16.0
 _DIGITS = 4
 
 UNLIKE = 0.02
-"""The share by which the time of a size may differ for reasons outside the code, such as where its arrays lie: two
-builds of the same code differ by up to 2.3 % between processes, as a standard deviation (2-core x86-64 machine)."""
+"""The share by which times differ for reasons outside the code: between processes two builds of the same code have a
+standard deviation of up to 2.3 % (2-core x86-64 machine)."""
 
 
-class Count(NamedTuple):
-    """A count or a size of one call: its instrument's metrics, what its name ends with, and what it needs of JAX."""
-
-    metrics: Callable[[Call], Iterable[Metric]]
-    suffix: str
-    capability: Capability | None
-
-
-def _counts(
-    metrics: Callable[[Call], Iterable[Metric]], suffixes: Iterable[str], capability: Capability | None = None
-) -> dict[str, Count]:
-    names = {suffix: suffix.strip().lower().replace(" ", "_").replace("-", "_") for suffix in suffixes}
-    return {name: Count(metrics, suffix, capability) for suffix, name in names.items()}
-
-
-COUNTS: dict[str, Count] = {
-    **_counts(lambda call: host_calls(call).metrics(call.label), [" host calls"]),
-    **_counts(lambda call: dispatches.dispatches(call).metrics(call.label), dispatches.SUFFIXES, PROGRAM_RUNS),
-    **_counts(lambda call: fast_path(call).metrics(call.label), [" fast-path misses"], SLOW_PATH),
-    **_counts(
+_INSTRUMENTS: tuple[tuple[Callable[[Call], Iterable[Metric]], Iterable[str], Capability | None], ...] = (
+    (lambda call: host_calls(call).metrics(call.label), [" host calls"], None),
+    (lambda call: dispatches.dispatches(call).metrics(call.label), dispatches.SUFFIXES, PROGRAM_RUNS),
+    (lambda call: fast_path(call).metrics(call.label), [" fast-path misses"], SLOW_PATH),
+    (
         lambda call: first_call(call, compiles=False).metrics(call.label).values(),
         [each.suffix for each in COUNTED.values()],
         FIRST_CALLS,
     ),
-    **_counts(lambda call: transfers.transfers_of(call).metrics(call.label), transfers.SUFFIXES.values(), TRANSFERS),
-    **_counts(lambda call: memory.memory_of(call).metrics(call.label), memory.SUFFIXES),
-    **_counts(lambda call: memory.donation_of(call).metrics(call.label), memory.OF_DONATION),
-    **_counts(lambda call: metrics_of(compile_call(call).program()), [f" {fact}" for fact in GATED_FACTS]),
+    (lambda call: transfers.transfers_of(call).metrics(call.label), transfers.SUFFIXES.values(), TRANSFERS),
+    (lambda call: memory.memory_of(call).metrics(call.label), memory.SUFFIXES, None),
+    (lambda call: memory.donation_of(call).metrics(call.label), memory.OF_DONATION, None),
+    (lambda call: metrics_of(compile_call(call).program()), [f" {fact}" for fact in GATED_FACTS], None),
+)
+"""Each with what the names of its counts and sizes end with, and with what it needs of JAX."""
+
+COUNTS = {
+    suffix.strip().lower().replace(" ", "_").replace("-", "_"): (metrics, suffix, capability)
+    for metrics, suffixes, capability in _INSTRUMENTS
+    for suffix in suffixes
 }
 """What can be fitted beside times, by name: every count and size of the instruments that take one call."""
 
@@ -133,7 +125,7 @@ class Scaling:
 
 def metric_name(metric: str) -> str:
     """What the metrics of a scaling are called, after the name of the function."""
-    return COUNTS[metric].suffix.strip() if metric in COUNTS else f"to {metric}"
+    return COUNTS[metric][1].strip() if metric in COUNTS else f"to {metric}"
 
 
 def calls_by_size(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
@@ -184,43 +176,26 @@ def fit_scaling(
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(rounding))
     quickest = line_fit(units, quickest_us(times))[0]
     _, intercept, r_squared = line_fit(units, values)
-    return Scaling(
-        calls[0].label,
-        metric,
-        units,
-        values,
-        per_unit,
-        intercept,
-        r_squared,
-        len(times),
-        quickest,
-        exponent=_exponent_of_times(units, times),
-    )
+    power = _exponent_of_times(units, times)
+    rounds = len(times)
+    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, quickest, power)
 
 
 def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: str) -> Scaling:
     counts = [_count(call, metric) for call in calls]
     values = np.asarray([float(count.value) for count in counts])
     slope, intercept, r_squared = line_fit(units, values)
+    per_unit = Estimate(slope, Interval(slope, slope))
     power = growth_exponent(units.tolist(), values.tolist())
-    return Scaling(
-        calls[0].label,
-        metric,
-        units,
-        values,
-        Estimate(slope, Interval(slope, slope)),
-        intercept,
-        r_squared,
-        rounds=1,
-        exponent=None if power is None else Estimate(power, Interval(power, power)),
-        largest=counts[units.argmax()],
-    )
+    exponent = None if power is None else Estimate(power, Interval(power, power))
+    largest = counts[units.argmax()]
+    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, 1, None, exponent, largest)
 
 
 def _count(call: Call, metric: str) -> Metric:
     """The exact metric of one size, with its parts. Raises `MeasurementError` where the instrument does not know it."""
-    name = call.label + COUNTS[metric].suffix
-    count = next((each for each in COUNTS[metric].metrics(call) if each.name == name), None)
+    metrics, suffix, _ = COUNTS[metric]
+    count = next((each for each in metrics(call) if each.name == call.label + suffix), None)
     if count is None:
         raise MeasurementError(f"perf.scaling(metric={metric!r}): it is not known of {call.label}")
     return count
