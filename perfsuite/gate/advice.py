@@ -102,6 +102,12 @@ _BY_REASON = {
 }
 """By what a host call's text contains: this is what makes the calls, whatever function the code calls."""
 
+SELECTED = (
+    "a select is where the conditional was, so all branches run: jax.vmap makes one where it maps the predicate. Keep "
+    "the predicate out of the mapped arguments, or loop with lax.map"
+)
+"""Why a program has fewer conditionals."""
+
 
 def advice_on(function: str) -> str:
     """What to do about the host calls of "module:function", or of that "at file:line in function"; "" if unknown."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
+from perfsuite.gate.advice import SELECTED
 from perfsuite.gate.budget import Budget, BudgetExceeded
-from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Result, Verdict
+from perfsuite.gate.verdict import Evidence, Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
@@ -114,7 +115,11 @@ class ProgramInstrument(Instrument):
         failing = next((metric for metric in metrics if self._recorder.fails(metric)), None)
         for metric in metrics:
             lines = self._against_baseline(program, measured) if metric is failing else ()
-            self._recorder.add(metric, evidence=Evidence(program=lines) if lines else NO_EVIDENCE, once=True)
+            entry = self._judge.entries(self._test, program.target).get(metric.id)
+            gone = (entry.detail or {}).keys() - (metric.detail or {}).keys() if entry is not None else set()
+            # Of what is gone, only a conditional has a place: that of the select in its function.
+            cause = SELECTED if gone & (metric.places or {}).keys() else ""
+            self._recorder.add(metric, evidence=Evidence(cause, program=lines), once=True)
         if self._session.options.report is not None:
             self._recorder.programs.append(self._program_record(program, measured, metrics))
         key = self._program_key(program, measured)

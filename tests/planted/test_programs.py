@@ -416,6 +416,7 @@ PLANTS = [
         "a branch that is always taken", "steps", "every = lax.map", "every = lambda f, x: jax.vmap(f)(x)",
         [
             r"each_gated conditionals.* is 0 conditionals, 1 .*under the baseline 1 conditional",
+            r"likely cause: a select is where the conditional was, so all branches run: jax.vmap",
             r"fell: conditional in gated \(steps.py\) \(-1\) at steps.py:\d+ in gated",
         ],
         TPU, GPU, None,
@@ -424,7 +425,7 @@ PLANTS = [
         "a barrier between collectives and products", "gathers", "y = x\n", "weight, y = lax.optimization_barrier((weight, x))\n",
         [
             r"layers exposed collectives.* is 4 collectives, \+\d .* over",
-            r"all-gather in layers \(gathers.py\) \(\+\d\) at gathers.py:\d+ in layers",
+            r"(all-gather|collective-permute) in layers \(gathers.py\) \(\+\d\) at gathers.py:\d+ in layers",
             r"layers exposed collective bytes",
         ],
         TPU, GPU,

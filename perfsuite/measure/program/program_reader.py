@@ -166,7 +166,10 @@ def read_program(
         conditionals=tuple(placed.operation("conditional") for placed in kernels if placed.op.opcode == "conditional"),
         selections=tuple(placed.operation("conditional") for placed in everything if placed.op.opcode == "select"),
         products=tuple(_product(placed) for placed in everything if _is_product(placed.op)),
-        **_collectives(everything, everything if unsplit is None else _all_of(unsplit)),
+        **_collectives(
+            everything,
+            everything if unsplit is None else _placed_in(unsplit, run_counts(unsplit, trip_counts(unsplit).counts)),
+        ),
         exposed_collectives=None
         if origin.device_kind == "cpu"
         else tuple(each for placed, each in _each_collective(everything) if _identity(placed.op) not in hidden),
@@ -204,10 +207,6 @@ def _placed_in(module: HloModule, runs: RunCounts, opcodes: Container[str] | Non
                 reached |= dict.fromkeys(new, placed.source)
                 waiting += new
             yield placed
-
-
-def _all_of(module: HloModule) -> Iterator[_Placed]:
-    return _placed_in(module, run_counts(module, trip_counts(module).counts))
 
 
 def _bytes_of(shapes: Iterable[Shape]) -> int:

@@ -1,6 +1,7 @@
 """What one run of a program starts: launches, iterations in a row, conditionals, collectives that nothing hides."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -173,22 +174,14 @@ def layers(weights, x, barrier):
     return x
 
 
-@pytest.mark.parametrize(("target", "overlapped"), [("tpu-v5e", 3), ("gpu-h100", 1)])
-def test_gathers_before_a_barrier_are_exposed(target, overlapped):
+@pytest.mark.parametrize(("target", "exposed"), [("tpu-v5e", 1), ("gpu-h100", 3)])
+def test_collectives_before_a_barrier_are_exposed(target, exposed):
     skip_without_compiler(target)
     weights = [spec(4096, 4096, dtype=jnp.bfloat16, sharding=ROWS)] * 4
+    x = spec(8192, 4096, dtype=jnp.bfloat16, sharding=ROWS)
     free, barred = (
-        program_of(
-            jitted(
-                lambda w, x, barrier=barrier: layers(w, x, barrier),
-                weights,
-                spec(8192, 4096, dtype=jnp.bfloat16, sharding=ROWS),
-            ),
-            target,
-        )
-        for barrier in (False, True)
+        program_of(jitted(functools.partial(layers, barrier=barrier), weights, x), target) for barrier in (False, True)
     )
-    assert [len(each.collectives) for each in (free, barred)] == [4, 4]
-    assert [len(each.exposed_collectives) for each in (free, barred)] == [4 - overlapped, 4]
-    assert barred.exposed_collective_bytes == barred.collective_bytes == 4 * 4096 * 4096 * 2
+    assert (len(free.exposed_collectives), len(barred.exposed_collectives)) == (exposed, 4)
+    assert set(barred.exposed_collectives) <= set(barred.collectives)
     assert {each.source.function for each in barred.exposed_collectives} == {"layers"}
