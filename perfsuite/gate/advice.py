@@ -90,16 +90,12 @@ _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
 )
 
 
-_BY_REASON = {
-    (
-        " in __hash__",
-        " in __eq__",
-    ): "JAX calls __hash__ and __eq__ of a static argument on every call: compute the hash "
-    "once, when the object is made, or pass it as an array.",
-    (
-        libraries.OF_LIST,
-    ): "JAX takes a list apart in Python, item by item: jnp.array(np.array(values)), or jnp.stack of arrays.",
-}
+_HASHED = (
+    "JAX calls __hash__ and __eq__ of a static argument on every call: compute the hash once, when the object is made, "
+    "or pass it as an array."
+)
+_LISTED = "JAX takes a list apart in Python, item by item: jnp.array(np.array(values)), or jnp.stack of arrays."
+_BY_REASON = {" in __hash__": _HASHED, " in __eq__": _HASHED, libraries.OF_LIST: _LISTED}
 """By what a host call's text contains: this is what makes the calls, whatever function the code calls."""
 
 SELECTED = (
@@ -111,7 +107,6 @@ SELECTED = (
 
 def advice_on(function: str) -> str:
     """What to do about the host calls of "module:function", or of that "at file:line in function"; "" if unknown."""
-    for parts, words in _BY_REASON.items():
-        if any(part in function for part in parts):
-            return words
-    return next((words for functions, words in _ADVICE if libraries.one_of(function, functions)), "")
+    by_reason = (words for part, words in _BY_REASON.items() if part in function)
+    by_function = (words for functions, words in _ADVICE if libraries.one_of(function, functions))
+    return (*by_reason, *by_function, "")[0]

@@ -39,9 +39,6 @@ STANDARD_LIBRARY = tuple(
 )
 """The folders of Python's own modules, and on some systems of installed packages."""
 
-SHARD_MAP = "shard_map"
-"""What an operation came through that `jax.shard_map` runs by itself, outside jit."""
-
 _PRIVATE = jax_stack.__name__.rpartition(".")[0]
 
 CodeKind: TypeAlias = Literal["python", "harness", "stand-in", "checker", "library", "package", "user"]
@@ -122,7 +119,7 @@ def on_stack(frame: FrameType) -> CallSite:
     return dataclasses.replace(
         site,
         eager=eager,
-        through=SHARD_MAP if eager and in_shard_map else site.through,
+        through="shard_map" if eager and in_shard_map else site.through,
         location=_line_of(user),
         via="" if caller is user else _line_of(caller),
         frame=id(library[-1]) if library else 0,

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from perfsuite.measure.compiles.callsite import SHARD_MAP, CallSite, Statics, code_of, innermost
+from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.signature import (
     TRACER,
     Changes,
@@ -387,7 +387,7 @@ _TRANSFORMED = """\
 
 _ADVICE = {
     "__iter__": "  Iterating over a jax.Array takes it apart: iterate over np.asarray(x), or use jax.lax.scan.",
-    SHARD_MAP: "  Outside jit, jax.shard_map runs each operation by itself, on all devices: jax.jit what it returns.",
+    "shard_map": "  Outside jit, jax.shard_map runs each operation by itself, on all devices: jax.jit what it returns.",
 }
 """By the function of the library that eager operations came through."""
 _MOVE = (

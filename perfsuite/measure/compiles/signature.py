@@ -475,10 +475,7 @@ def with_parameters(changes: Iterable[SignatureChange], function: Any) -> Change
 
 
 def with_parameter(path: str, function: Any) -> str:
-    """A path of an argument such as `args[3].rate`, with the name of the parameter where there are many.
-
-    Of a method it is the name alone: `rate` for `args[1]`, and `self.weight`.
-    """
+    """A path such as `args[3].rate`, with the name of the parameter where there are many; by name alone in a method."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except Exception:  # A callable without a signature, or one of the user's that raises.

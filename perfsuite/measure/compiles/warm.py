@@ -136,10 +136,9 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     signatures = tuple(dict.fromkeys(sighting.signature for _, sighting in sightings))
     seconds = sum(run.seconds for run in runs)
     events = [event for run in runs for event in run.events if event.stage == "compile"]
-    most = Counter(f"`{event.function}` at {event.location}" for event in events).most_common()
-    compiled = ", ".join(f"{what} ({plural(times, 'time')})" for what, times in most[:_SHOWN])
-    more = f" and {len(most) - _SHOWN} more" if most[_SHOWN:] else ""
-    text = f"for {plural(len(signatures), 'signature')}: {compiled}{more}"
+    most = Counter(f"`{event.function}` at {event.location}" for event in events).most_common(_SHOWN)
+    compiled = ", ".join(f"{what} ({plural(times, 'time')})" for what, times in most)
+    text = f"for {plural(len(signatures), 'signature')}, above all {compiled}"
     return Warm(fn, signatures, seconds, len(events), text, causes.config_now())
 
 

@@ -39,9 +39,6 @@ _ELSEWHERE = (LIBRARIES | {"jaxlib", "numpy", "scipy", "ml_dtypes"} | sys.stdlib
 
 _HARNESS = "perfsuite.measure."
 
-GENERATED = "generated"
-"""The module of code that has none: what Equinox generates to take modules apart."""
-
 T = TypeVar("T")
 
 
@@ -211,7 +208,7 @@ def _of_what(frame: FrameType) -> str:
     """What the frame's function takes, where that says why it makes its calls."""
     if CONSTRUCTING.runs(frame) and isinstance(next(iter(frame.f_locals.values()), None), list | tuple):
         return OF_LIST
-    if _module(frame) == GENERATED and frame.f_code.co_argcount:
+    if _module(frame) == "generated" and frame.f_code.co_argcount:
         return f" of {type(next(iter(frame.f_locals.values()))).__qualname__}"
     return ""
 
@@ -219,7 +216,7 @@ def _of_what(frame: FrameType) -> str:
 def _is_elsewhere(frame: FrameType) -> bool:
     # The code that Equinox generates to flatten modules has no module, that of a named tuple has one of its own.
     top = _module(frame).partition(".")[0]
-    return top == GENERATED or top.startswith("namedtuple_") or top in _ELSEWHERE
+    return top == "generated" or top.startswith("namedtuple_") or top in _ELSEWHERE
 
 
 def _name(frame: FrameType) -> str:
@@ -227,7 +224,7 @@ def _name(frame: FrameType) -> str:
 
 
 def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__") or GENERATED)
+    return str(frame.f_globals.get("__name__") or "generated")
 
 
 def _c_name(callee: Any) -> str:

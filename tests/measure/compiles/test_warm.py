@@ -462,5 +462,5 @@ def test_what_compiled_while_warming_is_named_with_its_line():
         return inner(x) + jnp.ones(37)
 
     compiled = warm(step, over=[(of(37),), (of(1),)]).compiled
-    assert compiled.startswith("for 2 signatures: ")
+    assert compiled.startswith("for 2 signatures, above all ")
     assert f"`<lambda>` at tests/measure/compiles/test_warm.py:{step.__code__.co_firstlineno + 1} (2 times)" in compiled
