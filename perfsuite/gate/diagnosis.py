@@ -159,9 +159,9 @@ LINEAR = 1.05
 """A metric that grows with a higher power of the size is said to."""
 
 
-def growing(scaling: Scaling) -> str:
-    """How a metric grows with the size, and where most of a count is; empty where it may grow as the size does."""
-    if scaling.exponent is None or scaling.exponent.interval.low <= LINEAR:
+def growing(scaling: Scaling, power: float = LINEAR) -> str:
+    """How a metric grows with the size, and where most of a count is; empty where that may be with `power` or less."""
+    if scaling.exponent is None or scaling.exponent.interval.low <= power:
         return ""
     pairs = sorted(zip(scaling.units.tolist(), scaling.values.tolist(), strict=True))
     values = ", ".join(f"{number(value)} at {units:g}" for units, value in pairs)

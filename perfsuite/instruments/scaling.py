@@ -75,4 +75,4 @@ class ScalingInstrument(Instrument):
         exponent = next(each for each in metrics if each.name.endswith(" exponent"))
         if scaling.largest is not None:
             exponent = dataclasses.replace(exponent, kind="size", interval=None)  # exact
-        self._recorder.check_budget(exponent, limit, lambda: growing(scaling))
+        self._recorder.check_budget(exponent, limit, lambda: growing(scaling, limit))

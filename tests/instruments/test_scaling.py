@@ -48,3 +48,40 @@ def test_a_line_that_is_none_is_said_where_no_budget_allows_it(scaled):
     scaled(SQUARE, "").stdout.fnmatch_lines([said])
     scaled(SQUARE, "exponent=2.5").stdout.no_fnmatch_line(said)
     scaled(LINEAR, "").stdout.no_fnmatch_line("*it grows*")
+
+
+LOOP = """
+import jax, jax.numpy as jnp
+from perfsuite import Budget, call
+
+@jax.jit
+def train(state, batch):
+    return state + batch
+
+def sized(steps):
+    def epoch(state, batches):
+        for batch in batches:
+            state = train(state, jax.device_put(batch))
+            log(state)
+        return state
+    return call(epoch, jnp.zeros(()), range(steps)), steps
+
+def log(state):
+    pass
+
+def test_a_step(perf):
+    for metric, a_step in {"dispatches": 1, "eager_operations": 0, "explicit_transfers": 1}.items():
+        assert perf.scaling(sized, [2, 4, 8], metric=metric).per_unit.value == a_step
+    perf.scaling(sized, [2, 4, 8], metric="blocking_reads", budget=Budget(exponent=0))
+"""
+
+
+def test_the_loop_of_a_trainer_has_its_numbers_a_step_and_a_read_in_each_is_named(project):
+    project.makepyfile(test_loop=LOOP)
+    project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
+    project.makepyfile(test_loop=LOOP.replace("    pass", "    float(state)"))
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*it grows with the power 1 of the size (2 at 2, 4 at 4, 8 at 8); most of it: *test_loop.py:17*"]
+    )
