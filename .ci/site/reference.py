@@ -173,6 +173,7 @@ RESULTS = Page(
             _measured("program.program.Fused", *_NO_CONSTRUCTOR),
             _measured("program.program.Product"),
             _measured("program.program.Kernel"),
+            _measured("program.program.Loop"),
             _measured("program.program.DonatedArgument"),
         ),
         "Words": tuple(map(_measured, ("timing.block.Until", "metric.Kind", "metric.Better"))),

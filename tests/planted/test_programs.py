@@ -481,3 +481,14 @@ def test_a_kernel_without_an_estimate_is_named_and_has_no_flops(pytester, run):
     assert result.ret == pytest.ExitCode.OK
     assert re.search(r"unknown FLOP and bytes: .*\n  doubled at unknown.py:\d+ in with_kernel", result.stdout.str())
     assert "flops" not in (pytester.path / "baselines" / f"{TPU}.json").read_text()
+
+
+def test_a_loop_whose_iterations_become_unknown_is_named(pytester, run):
+    assert run("--perf-save", "test_loops.py", target=None).ret == pytest.ExitCode.OK
+    path = pytester.path / "loops.py"
+    source = path.read_text()
+    path.write_text(source.replace("fori_loop(0, STEPS", "fori_loop(0, x[0, 0].astype(int)"))
+    result = run("--perf", "-v", "test_loops.py", target=None)
+    for metric in ("launches", "sequential steps"):
+        reason = rf"hmc_step {metric}: not known of this program, for its iterations depend on data: the loop at loops.py:\d+ in hmc_step"
+        assert re.search(reason, result.stdout.str()), result.stdout
