@@ -48,6 +48,10 @@ class Budget:
     """`perf.first_call`: Python and C calls while JAX lowers a call."""
     traces: float | None = None
     """`perf.first_call`: functions that JAX traces for a call."""
+    folded_flops: float | None = None
+    """`perf.first_call`: FLOP of a call's programs that depend on no argument."""
+    folded_bytes: float | None = None
+    """`perf.first_call`: the size of what these compute, bytes."""
     equations: float | None = None
     """`perf.first_call`: equations of the jaxprs of a call's programs."""
     stablehlo_bytes: float | None = None

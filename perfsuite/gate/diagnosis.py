@@ -45,6 +45,8 @@ READ_LATER = "Return the array, and read it some steps later"
 
 PASS_IT = "an array that a function closes over becomes a part of its program: pass it as an argument"
 
+COMPUTE_IT = "it depends on no argument, so that the compiler computes it, slowly: compute it once, and pass it"
+
 _LIKE_EQUATIONS = ("lowering_calls", "stablehlo_bytes")
 """Metrics of a first call that follow its equations, for JAX lowers one after the other."""
 
@@ -178,6 +180,8 @@ def growing(scaling: Scaling, power: float = LINEAR) -> str:
 
 def to_do(field: str) -> str:
     """What to do about a metric of a first call that is too high; empty where that depends on the code."""
+    if field in ("folded_flops", "folded_bytes"):
+        return COMPUTE_IT
     return PASS_IT if field in ("constants", "constant_bytes") else ""
 
 

@@ -18,6 +18,8 @@ FIRST_CALL = declare(
         "trace_calls": "Python and C calls while JAX traces a call",
         "lowering_calls": "Python and C calls while JAX lowers a call",
         "traces": "functions that JAX traces for a call",
+        "folded_flops": "FLOP of a call's programs that depend on no argument",
+        "folded_bytes": "the size of what these compute, bytes",
         "equations": "equations of the jaxprs of a call's programs",
         "stablehlo_bytes": "what the compiler gets for a call, without constants, bytes",
         "constants": "arrays that a call's programs contain",
@@ -34,8 +36,9 @@ class FirstCallInstrument(Instrument):
         """Count what it takes to trace and lower a call, whatever was traced before.
 
         Python and C calls while tracing and while lowering, functions traced, equations, bytes of StableHLO, constants
-        in the program and their bytes. `Budget` has a field for each. The seconds of each stage are recorded beside
-        them; `compiles=False` leaves out those of the compiler.
+        in the program and their bytes, FLOP that depend on no argument and the bytes of their results. `Budget` has a
+        field for each. The seconds of each stage are recorded beside them; `compiles=False` leaves out those of the
+        compiler.
         """
         __tracebackhide__ = True
         limits = self._begin(FIRST_CALL, budget)

@@ -31,17 +31,27 @@ def sized(layers):
             x = layer(x, kernel)
         return x
     return call(step, [jnp.ones((3, 3))] * layers, jnp.ones((2, 3))), layers
+
+WINDOWS = 100.0
+
+@jax.jit
+def smoothed(x):
+    weights = jax.lax.reduce_window(jnp.arange(WINDOWS), 0.0, jax.lax.add, (64,), (1,), "VALID")
+    return x * weights.sum()
 """
 
 TESTS = """
 import model
-from perfsuite import Budget
+from perfsuite import Budget, call
 
 def test_scanned(perf):
     perf.first_call(model.first_call(), compiles=False)
 
 def test_lookup(perf):
     perf.first_call(model.lookup(), compiles=False)
+
+def test_smoothed(perf):
+    perf.first_call(call(model.smoothed, 1.0), compiles=False)
 
 def test_layers(perf):
     perf.scaling(model.sized, [2, 4, 8], metric="trace_calls", name="layers")
@@ -60,6 +70,7 @@ QUADRATIC = MODEL.replace(
     "        parts = []\n        for kernel in kernels:\n"
     "            parts = [*(layer(part, kernel) for part in parts), x]\n        return sum(parts)\n",
 )
+SLOW_TO_COMPILE = MODEL.replace("WINDOWS = 100.0", "WINDOWS = 1000.0")
 MOVED = MODEL.replace("def layer(", "\n\n# A comment.\ndef layer(")
 
 
@@ -86,21 +97,30 @@ def quadratic_tracing_is_named_with_its_power(printed):
     assert "model.py:sized.step (+" in printed
 
 
+def what_the_compiler_computes_is_named(printed):
+    # 64 for each of 1000 - 63 windows, whose 937 sums are added.
+    assert "smoothed folded FLOP is 60,905 FLOP, " in printed
+    assert "grew: model.py:smoothed (+" in printed
+    assert " at model.py:35 (reduce_window_sum) and 1 more line" in printed
+    assert "compute it once, and pass it" in printed
+
+
 def test_slow_first_calls_are_caught_and_their_lines_named(saved_project, pytester):
     gated = saved_project(MODEL, TESTS)
     plants = {
         UNROLLED: unrolled_layers_are_named,
         CLOSED_OVER: constant_of_40_megabytes_is_named,
         QUADRATIC: quadratic_tracing_is_named_with_its_power,
+        SLOW_TO_COMPILE: what_the_compiler_computes_is_named,
     }
     for source, check in plants.items():
         printed = gated(source)
         check(printed)
-        assert "1 failed, 2 passed" in printed
+        assert "1 failed, 3 passed" in printed
     # And the controls: the model as it was, and lines that only move.
     gated(MODEL)
     (pytester.path / "model.py").write_text(MOVED)
-    pytester.runpytest_inprocess("--perf").assert_outcomes(passed=3)
+    pytester.runpytest_inprocess("--perf").assert_outcomes(passed=4)
 
 
 def test_a_budget_limits_the_power_of_equations(pytester):

@@ -54,6 +54,8 @@ class Counted(NamedTuple):
 COUNTED: dict[str, Counted] = {
     "constants": Counted(" constants", "constants"),
     "constant_bytes": Counted(" constant bytes", "bytes", "size"),
+    "folded_flops": Counted(" folded FLOP", "FLOP", "size"),
+    "folded_bytes": Counted(" folded bytes", "bytes", "size"),
     "equations": Counted(" equations", EQUATIONS),
     "traces": Counted(" traces", "traces"),
     "trace_calls": Counted(" trace calls", CALLS_TO_TRACE, "size"),
@@ -82,6 +84,21 @@ class Parts(NamedTuple):
 Equations = Counter[tuple[UserLine | None, str]]
 """Equations by the user's line that makes them and by primitive. The line is None where no code of the user does."""
 
+_FREE = ("broadcast_in_dim", "iota", "reshape", "squeeze", "expand_dims")
+"""What the compiler does not compute, or as often as it is read."""
+_MOVING = ("transpose", "slice", "dynamic_slice", "concatenate", "pad", "gather", "rev", "copy", "convert_element_type")
+"""Primitives without FLOP."""
+_WHOLE = ("reduce", "select_and", "scatter", "sort", "pallas")
+"""The primitives that begin so have jaxprs of single numbers, or of kernels."""
+
+
+class Folding(NamedTuple):
+    """What a jaxpr computes that depends on no argument: which outputs do not, the FLOP and the bytes of results."""
+
+    outputs: tuple[bool, ...]
+    flops: Equations
+    bytes: Equations
+
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
@@ -103,12 +120,13 @@ class FirstCall:
     while it lowers, the same to 1 % (see `COUNTED`). `traces` are the functions that JAX traces, those inside
     others among them, `equations` those of the jaxprs of all programs, those inside others among them.
     `stablehlo_bytes` is the size of what the compiler gets, without the constants, which are in `constants`, the
-    largest first.
+    largest first. `folded_flops` and `folded_bytes` are the work that depends on no argument, and its results: the
+    compiler may do it, slower than the program would. Single numbers do not count, nor what only broadcasts.
 
     `calls_by_line` has the calls while tracing by the user's line that makes them, `equations_by_line` the equations by
-    the user's line and by primitive, `traces_by_function` the traces by name, file and line of the function.
-    `trace_seconds` and `lowering_seconds` are those of the run that was not counted; `compile_seconds` is None where
-    nothing was compiled.
+    the user's line and by primitive, as `folded_flops_by_line` has FLOP and `folded_bytes_by_line` bytes,
+    `traces_by_function` the traces by name, file and line of the function. `trace_seconds` and `lowering_seconds` are
+    those of the run that was not counted; `compile_seconds` is None where nothing was compiled.
     """
 
     label: str
@@ -118,8 +136,12 @@ class FirstCall:
     equations: int
     stablehlo_bytes: int
     constants: tuple[Constant, ...]
+    folded_flops: int
+    folded_bytes: int
     calls_by_line: Counter[UserLine | None]
     equations_by_line: Equations
+    folded_flops_by_line: Equations
+    folded_bytes_by_line: Equations
     traces_by_function: Counter[tuple[str, str, int]]
     programs: int
     trace_seconds: float
@@ -139,9 +161,9 @@ class FirstCall:
         """What a metric of `COUNTED` is made of; nothing is known of what lowering calls, and of a program's bytes."""
         if field == "trace_calls":
             return _by_function({line: {"": calls} for line, calls in self.calls_by_line.items()})
-        if field == "equations":
+        if field in ("equations", "folded_flops", "folded_bytes"):
             primitives: dict[UserLine | None, dict[str, int]] = {}
-            for (line, primitive), count in self.equations_by_line.items():
+            for (line, primitive), count in getattr(self, f"{field}_by_line").items():
                 primitives.setdefault(line, {})[primitive] = count
             return _by_function(primitives)
         amounts: Counter[str] = Counter()
@@ -199,8 +221,13 @@ def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
         raise MeasurementError(f"perf.first_call({call.label}): the call traces and lowers nothing; jit the function")
     jaxprs = Jaxprs()
     equations: Equations = Counter()
+    flops: Equations = Counter()
+    sizes: Equations = Counter()
     for program in watch.programs:
         equations.update(jaxprs.equations(program.jaxpr))
+        folding = jaxprs.folding(program.jaxpr)
+        flops.update(folding.flops)
+        sizes.update(folding.bytes)
     return FirstCall(
         call.label,
         watch.calls["trace"],
@@ -209,8 +236,12 @@ def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
         equations.total(),
         sum(program.stablehlo_bytes for program in watch.programs),
         tuple(constant for program in watch.programs for constant in jaxprs.constants(program.jaxpr)),
+        flops.total(),
+        sizes.total(),
         watch.by_line,
         equations,
+        +flops,
+        +sizes,
         watch.traces,
         len(watch.programs),
         seconds.get("trace", 0.0),
@@ -295,6 +326,7 @@ class Jaxprs:
 
     def __init__(self) -> None:
         self._counted: dict[int, tuple[Any, Equations]] = {}  # with the jaxpr, so that its identity stays its own
+        self._folded: dict[Any, tuple[Any, Folding]] = {}
         self._lines: dict[Any, UserLine | None] = {}
 
     def equations(self, jaxpr: Any) -> Equations:
@@ -312,6 +344,38 @@ class Jaxprs:
                     equations[inner_line or line, primitive] += count
         self._counted[id(plain)] = plain, equations
         return equations
+
+    def folding(self, jaxpr: Any, known: tuple[bool, ...] = ()) -> Folding:
+        """What depends on no argument; `known` says which inputs do not either."""
+        plain = _plain(jaxpr)
+        if (plain_key := (id(plain), known)) in self._folded:
+            return self._folded[plain_key][1]
+        fixed = {*plain.constvars, *itertools.compress(plain.invars, known)}
+        flops: Equations = Counter()
+        sizes: Equations = Counter()
+        for equation in plain.eqns:
+            line, name = self._line_of(equation), equation.primitive.name
+            operands = tuple(hasattr(operand, "val") or operand in fixed for operand in equation.invars)
+            is_fixed = all(operands) and not equation.effects
+            outputs = (is_fixed,) * len(equation.outvars)
+            inner = [] if name.startswith(_WHOLE) else list(inner_jaxprs(equation))
+            for each in inner:
+                inputs = len(_plain(each).invars)
+                is_call = len(inner) == 1 and name != "scan" and inputs == len(operands)
+                part = self.folding(each, operands if is_call else (is_fixed,) * inputs)
+                outputs = part.outputs if is_call else outputs
+                times = equation.params["length"] if is_fixed and name == "scan" else 1
+                for total, amounts in ((flops, part.flops), (sizes, part.bytes)):
+                    for (inner_line, primitive), amount in amounts.items():
+                        total[inner_line or line, primitive] += times * amount
+            arrays = [each.aval for each in (*equation.invars, *equation.outvars) if _is_array(each.aval)]
+            if is_fixed and not inner and name not in _FREE and arrays:
+                flops[line, name] += _flops(equation)
+                sizes[line, name] += sum(each.aval.size * each.aval.dtype.itemsize for each in equation.outvars)
+            fixed.update(itertools.compress(equation.outvars, outputs))
+        outputs = tuple(hasattr(output, "val") or output in fixed for output in plain.outvars)
+        self._folded[plain_key] = plain, Folding(outputs, flops, sizes)
+        return self._folded[plain_key][1]
 
     def constants(self, jaxpr: Any) -> list[Constant]:
         """Every array in a closed jaxpr, once, the largest first. Single numbers are not counted."""
@@ -361,6 +425,25 @@ class Jaxprs:
             users = (UserLine(*each) for each in compile_events.frames_of(equation) if is_users(each[0]))
             self._lines[key] = next(users, None)
         return self._lines[key]
+
+
+def _flops(equation: Any) -> int:
+    """The FLOP of an equation: two for each product, one for each element that a reduction or a window reads, one for
+    each element of the result of anything else that computes.
+    """
+    name, params = equation.primitive.name, equation.params
+    shapes = [operand.aval.shape for operand in equation.invars]
+    size = sum(math.prod(result.aval.shape) for result in equation.outvars)
+    if name in _MOVING:
+        return 0
+    if name == "dot_general":
+        ((contracted, _), _) = params["dimension_numbers"]
+        return 2 * size * math.prod(shapes[0][axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        return 2 * size * math.prod(shapes[1]) // shapes[1][params["dimension_numbers"].rhs_spec[0]]
+    if "window_dimensions" in params:
+        return size * math.prod(params["window_dimensions"])
+    return max(size, math.prod(shapes[0])) if name.startswith(("reduce", "arg", "cum", "sort")) else size
 
 
 def _plain(jaxpr: Any) -> Any:

@@ -384,3 +384,56 @@ def test_a_jaxpr_that_is_in_many_places_is_looked_at_once():
     for _ in range(20):
         fn = jax.jit(lambda x, fn=fn: fn(fn(x)))
     assert Jaxprs().equations(jax.make_jaxpr(fn)(1.0)).total() > 2**20
+    assert Jaxprs().folding(jax.make_jaxpr(lambda: fn(MATRIX))()).flops.total() == 20 * 2**20
+
+
+# What the compiler computes.
+
+MATRIX = np.ones((4, 5), np.float32)
+
+
+def scanned(x):
+    constant, _ = jax.lax.scan(lambda c, _: (c * 2.0, None), jnp.ones(3), None, length=7)
+    return jax.lax.scan(lambda c, _: (c * constant + jnp.sin(jnp.arange(3.0)), None), x, None, length=7)[0]
+
+
+FOLDED = {
+    "an argument": (lambda x: jnp.sin(x) * 2.0, 0, 0),
+    "only broadcasts": (lambda x: x + jnp.zeros((100, 3)), 0, 0),
+    "single numbers": (lambda x: x + jnp.sin(2.0), 0, 0),
+    "a closed-over table": (lambda x: x + jnp.tanh(MATRIX).sum(), 20 + 20, 80 + 4),
+    "a product": (lambda x: x + (MATRIX @ jnp.ones((5, 3))).sum(), 2 * 4 * 5 * 3 + 12, 48 + 4),
+    "a window": (lambda x: x * jax.lax.cumsum(jnp.arange(9.0)).max(), 9 + 9, 36 + 4),
+    "a transpose": (lambda x: x + jnp.transpose(MATRIX)[:3, 0], 0, 80 + 12),
+    "in a jitted function": (lambda x: x + jax.jit(lambda y, z: (y, jnp.cos(z)))(x, MATRIX[0])[1].sum(), 5 + 5, 20 + 4),
+    "in loops": (scanned, 7 * 3 + 3, 7 * 12 + 12),
+}
+
+
+@pytest.mark.parametrize(("fn", "flops", "size"), FOLDED.values(), ids=FOLDED)
+def test_what_depends_on_no_argument_has_its_flop_and_bytes(fn, flops, size):
+    folding = Jaxprs().folding(jax.make_jaxpr(fn)(VECTOR))
+    assert (folding.flops.total(), folding.bytes.total(), folding.outputs) == (flops, size, (False,))
+
+
+def test_a_convolution_of_constants_has_two_flop_for_each_product():
+    def convolved(x):
+        return x + jax.lax.conv(jnp.ones((1, 2, 8, 8)), jnp.ones((4, 2, 3, 3)), (1, 1), "VALID").sum()
+
+    folding = Jaxprs().folding(jax.make_jaxpr(convolved)(VECTOR))
+    assert folding.flops == {
+        (next(iter(folding.flops))[0], "conv_general_dilated"): 2 * (4 * 6 * 6) * (2 * 3 * 3),
+        (next(iter(folding.flops))[0], "reduce_sum"): 4 * 6 * 6,
+    }
+    assert {line.line for line, _ in folding.bytes} == {line_of("return x + jax.lax.conv(")}
+
+
+def test_what_is_folded_is_counted_by_line_and_gated_as_a_size():
+    counted = count(jax.jit(lambda x: x + jnp.tanh(MATRIX).sum()), VECTOR)
+    assert (counted.folded_flops, counted.folded_bytes) == (40, 84)
+    metrics = counted.metrics("step")
+    assert [(metrics[field].value, metrics[field].kind) for field in ("folded_flops", "folded_bytes")] == [
+        (40, "size"),
+        (84, "size"),
+    ]
+    assert list(metrics["folded_flops"].detail.values()) == [40]
