@@ -310,7 +310,11 @@ def a_static_lambda_made_in_the_loop():
     return Case(made_anew, lambda: step(X, jnp.negative))
 
 
-@entry("issue 14183", "args[1]: was ", "Make the function once, at module level: JAX compares it by identity")
+@entry(
+    "issue 14183",
+    "args[1].func: static value was ",
+    "Make the function once, at module level: JAX compares it by identity",
+)
 def a_tree_util_partial_of_a_new_lambda():
     step = jax.jit(lambda x, activation: activation(x))
 
@@ -432,7 +436,10 @@ def a_bound_method_jitted_in_the_loop():
 
 
 @entry(
-    "issues 19570 and 9672", "a bound method made anew", "method's self: static value was ", "Model object>, is another"
+    "issues 19570 and 9672",
+    "a bound method made anew",
+    "method's self: static value was ",
+    "is another Model(scale=2.0",
 )
 def a_bound_method_of_a_new_instance():
     jax.jit(Model().apply)(X)
@@ -442,7 +449,10 @@ def a_bound_method_of_a_new_instance():
 
 
 @entry(
-    "issue 28418", "self: static value was ", "Model object>, is another", "It is compared by identity: make it once"
+    "issue 28418",
+    "self: static value was ",
+    "is another Model(scale=2.0",
+    "It is compared by identity: make it once",
 )
 def a_new_instance_as_a_static_self():
     once = Model()
@@ -1045,7 +1055,12 @@ def a_cast_of_a_new_shape_beside_the_step():
     return Case(lambda: new.astype(jnp.float16), lambda: known.astype(jnp.float16))
 
 
-@entry("measured", "(in `__getitem__`)", "an eager operation", "idx: static value was slice(None, 5, None), is slice(")
+@entry(
+    "measured",
+    "(in `__getitem__`)",
+    "an eager operation",
+    "idx: static value was slice(start=None, stop=5, step=None), is slice(",
+)
 def a_slice_of_a_new_length_beside_the_step():
     x, numpy = jnp.asarray(np.ones(29, np.float32)), np.ones(29, np.float32)
     x[:5]

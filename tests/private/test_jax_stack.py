@@ -17,6 +17,7 @@ from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.jax_stack import behind_bound, calls_the_same, is_jitted, without_chance
+from perfsuite.measure.private.names import local_variables
 
 STARTS = "/jax/core/compile/"
 X = jnp.ones(3)
@@ -208,3 +209,12 @@ def test_a_call_whose_compile_was_refused_is_as_quick_as_another(transform, x):
         profiled(lambda each=each: each(x), lambda frame, event, argument, events=events: events.append(event))
         counts.append(len(events))
     assert abs(counts[0] - counts[1]) < 100, "the slow path takes 140 Python calls more"
+
+
+def test_reading_the_variables_of_a_frame_changes_none():
+    def keeps(value):
+        kept = locals()
+        return local_variables(sys._getframe())["value"], kept["value"], value
+
+    assert keeps(1) == (1, 1, 1)
+    assert profiled(lambda: keeps(2), lambda frame, *_: local_variables(frame)) == (2, 2, 2)

@@ -22,6 +22,7 @@ from perfsuite.measure.private import frameworks, jax_stack, libraries
 from perfsuite.measure.private.frameworks import bound_by_filter_jit, is_filter_jit, is_nnx_jit, wraps_jit
 from perfsuite.measure.private.jax_stack import behind_bound, is_jitted, unbound
 from perfsuite.measure.private.libraries import API
+from perfsuite.measure.private.names import local_variables
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -98,10 +99,8 @@ class CallSite:
     @property
     def mark(self) -> int:
         """Identifies this call while its arguments live, at a much lower cost than a description."""
-        values = self.args, self.kwargs, self.named
-        # Without `is_leaf`, JAX warns of an iterator.
-        leaves = jax.tree.leaves(values, is_leaf=lambda node: isinstance(node, Iterator))
-        return hash((self.frame, *map(id, leaves)))
+        arguments = (*self.args, *self.kwargs.values(), *(self.named or {}).values())
+        return hash((self.frame, *map(id, arguments)))
 
 
 def on_stack(frame: FrameType) -> CallSite:
@@ -200,7 +199,7 @@ def wrapper_of(frame: FrameType) -> Any:
     code = frame.f_code
     if code.co_name not in ("__call__", "lower", "trace", "eval_shape") or not code.co_argcount:
         return None
-    wrapper = frame.f_locals.get(code.co_varnames[0])
+    wrapper = local_variables(frame).get(code.co_varnames[0])
     return wrapper if wrapper is not None and wraps_jit(wrapper) else None
 
 
@@ -275,7 +274,8 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
     outer = [frame for frame in reversed(library) if not libraries.binds_method(frame)]
     if not outer:
         return None
-    _, varargs, keywords, held = inspect.getargvalues(outer[0])
+    _, varargs, keywords = inspect.getargs(outer[0].f_code)
+    held = local_variables(outer[0])
     args, kwargs = tuple(held.get(varargs or "", ())), dict(held.get(keywords or "", {}))
     if (wrapper := wrapper_of(outer[0])) is not None:
         if is_filter_jit(wrapper):
@@ -308,14 +308,15 @@ def _through(library: list[FrameType]) -> CallSite:
         return CallSite()
     outer = library[-1]
     function = _behind_filter(reversed(library))
-    names, varargs, keywords, held = inspect.getargvalues(outer)
+    names, varargs, keywords = inspect.getargs(outer.f_code)
+    held = local_variables(outer)
     # Of JAX's own objects only arrays count.
     named = {
         name: held[name] for name in names if name in held and (name != "self" or isinstance(held[name], jax.Array))
     }
     named |= {"args": held.get(varargs, ())} if varargs else {}
     named |= {"kwargs": held.get(keywords, {})} if keywords else {}
-    if "primals" in (differentiated := inspect.getargvalues(function).locals) and API.runs(function):
+    if "primals" in (differentiated := local_variables(function)) and API.runs(function):
         named = {"args": differentiated["primals"]}  # of jax.jvp, jax.vjp and jax.linearize
     # What jax.grad and its like are called with is traced.
     statics = Statics() if API.runs(function) else None

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.signature import (
@@ -149,7 +148,7 @@ def sighting_of(site: CallSite) -> Sighting:
     elif site.function is not None:
         function = identity_of(site.function)
         if not site.eager:
-            held = signature_of_named(_held_with_text(site.function))
+            held = signature_of_named(held_by(site.function))
     shared = is_nnx_jit(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
     options = tuple((name, text_of(value)) for name, value in site.options.items())
     return Sighting(
@@ -288,16 +287,6 @@ def _kind_without_def(function: Any) -> str:
     if hasattr(function, "__wrapped__"):
         return "wrapped function"
     return "lambda" if getattr(function, "__name__", "") == "<lambda>" else ""
-
-
-def _held_with_text(function: Any) -> dict[str, Any]:
-    """What a function object brings with it and a message can show without a `__repr__` that may read arrays."""
-    shown = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
-    return {
-        name: value
-        for name, value in held_by(function).items()
-        if isinstance(value, shown) or callable(value) or type(value).__repr__ is object.__repr__
-    }
 
 
 _VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}

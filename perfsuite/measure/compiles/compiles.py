@@ -511,5 +511,5 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
         return _CompilingCall(cause, sighting, key, mark, order)
     except Exception as problem:
         # A user's object that cannot be described must not fail the user's compile.
-        problem_text = f"perfsuite could not describe the call: {problem!r}"
+        problem_text = f"perfsuite could not describe the call ({type(problem).__name__})"
         return _CompilingCall(dataclasses.replace(cause, problem=problem_text))

@@ -5,13 +5,16 @@ committed to devices, by its sharding. All else that JAX compares by equality is
 call, and a function's closure or an object's fields can hold arrays.
 """
 
+import collections
 import contextlib
 import dataclasses
 import enum
 import functools
 import inspect
+import itertools
 import math
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -29,12 +32,23 @@ from perfsuite.measure.private.frameworks import graph_children, is_graph_node, 
 T = TypeVar("T")
 
 _NUMBERS = (bool, int, float, complex)
-_PLAIN = (*_NUMBERS, str, bytes, type(None), type(...))
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
-_LEAVES = (*_ARRAYS, jax.ShapeDtypeStruct, *_NUMBERS)
+_PLAIN = (*_NUMBERS, str, bytes, type(None), type(...), range)
+_ARRAYS = (jax.Array, np.ndarray)
+_LEAVES = (*_ARRAYS, np.generic, jax.ShapeDtypeStruct, *_NUMBERS)
 _CONTAINERS = (tuple, list, dict, type(None))
+_SEQUENCES = (tuple, list, set, frozenset, collections.deque)
+_BRACKETS: dict[type, str] = {tuple: "()", list: "[]", set: "{}", frozenset: "{}", dict: "{}"}
+_NAMES: dict[type, Any] = {
+    slice: ("start", "stop", "step"),
+    functools.partial: ("func", "args", "keywords"),
+}
+"""The attributes of types that name none in `__slots__`."""
+_SHARDINGS = (jax.sharding.Sharding, jax.sharding.Mesh, jax.sharding.AbstractMesh, jax.sharding.PartitionSpec)
+_READABLE = (np.generic, np.dtype, *_SHARDINGS, jax.Device)
+"""Beside Python's own objects, those whose `__repr__` runs and reads nothing."""
 
-_LONGEST = 80
+_LONGEST, _LONGEST_PART = 80, 40
+_MOST_PARTS = 10_000
 _DEEPEST = 4
 _COUNTED_AT_A_GLANCE = 3
 _DEVICES_SHOWN = 8
@@ -44,7 +58,6 @@ _ABSENT = "absent"
 TRACER = "a tracer"
 """The `source` of a leaf that is an array of a transformation such as `jax.grad`."""
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
 _POSITION = re.compile(r"args\[(\d+)\]")
 
@@ -135,17 +148,23 @@ def nature_of(one: Value | None, other: Value | None) -> str:
 
 
 def value_of(value: Any, _depth: int = 0) -> Value:
-    """Describe a static value. Works for any object, also where its `__eq__`, `__hash__` or `__repr__` raise."""
+    """Describe a static value. Works for any object, also where its `__eq__` or `__hash__` raise.
+
+    What holds an array is compared as a description only: `==` would read the array.
+    """
     kind = type(value)
+    by_identity = kind.__eq__ is object.__eq__
+    plain = _plain(value, _depth)
+    is_read = plain is _GONE and not by_identity and _holds_array(value)
     # A record whose fields raise is compared as a whole.
     fields: dict[str, Any] = safely(lambda: record_fields(value), {}) if _depth < _DEEPEST else {}
     return Value(
         _type_name(kind),
         text_of(value),
-        plain=_plain(value, _depth),
-        by_identity=kind.__eq__ is object.__eq__,
-        hash=safely(lambda: hash(value), None),
-        reference=safely(lambda: weakref.ref(value), None),
+        plain=plain,
+        by_identity=by_identity,
+        hash=None if is_read else safely(lambda: hash(value), None),
+        reference=None if is_read else safely(lambda: weakref.ref(value), None),
         fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
         module=_attribute(value, "__module__"),
         holds=_holds(value) if kind is types.FunctionType else (),
@@ -185,34 +204,83 @@ def held_by(function: Any) -> dict[str, Any]:
 
 
 def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
-    """What could be an argument of the function instead. No text reads an array or runs a user's `__repr__`."""
+    """What could be an argument of the function instead."""
     held: dict[str, Any] = safely(lambda: held_by(function), {})
-    shown = (*_PLAIN, *_ARRAYS)
-    return tuple(
-        (name, text_of(value) if isinstance(value, shown) else type(value).__qualname__)
-        for name, value in held.items()
-        if not callable(value)
-    )
+    return tuple((name, text_of(value)) for name, value in held.items() if not callable(value))
 
 
-def text_of(value: Any) -> str:
-    """A short readable text of any object, on one line. It never reads an array's numbers, which would wait."""
-    if isinstance(value, jax.Array | np.ndarray):
-        return f"{type(value).__name__} of {value.dtype}{list(value.shape)}"
-    if isinstance(value, type):
-        return value.__qualname__
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    if name := _attribute(value, "__qualname__") if callable(value) else "":
-        return name
+def text_of(value: Any, _depth: int = 0) -> str:
+    """A short readable text of any object, on one line. It runs no `__repr__` of a user's or a library's.
+
+    Such a one may read an array, which would wait, or run a program, as that of a tracer does.
+    """
+    longest = _LONGEST
     if isinstance(value, float) and math.isnan(value):
         return "nan"
-    try:
+    if type(value) in _PLAIN:  # most are: to ask whether one is a `jax.Array` costs as much as its text
         text = " ".join(repr(value).split())
-    except Exception as problem:
-        return f"<{type(value).__qualname__}, whose repr raises {type(problem).__name__}>"
-    text = text if isinstance(value, str | bytes) else _ADDRESS.sub("", text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    elif isinstance(value, _ARRAYS):
+        return f"{type(value).__name__} of {value.dtype}{list(value.shape)}"
+    elif isinstance(value, type):
+        return value.__qualname__
+    elif isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    elif name := _attribute(value, "__qualname__") if callable(value) else "":
+        return name
+    elif _is_readable(value):
+        text = " ".join(repr(value).split())
+    else:
+        text = safely(lambda: _text_of_parts(value, _depth), type(value).__name__)
+        longest = _LONGEST_PART if _depth else _LONGEST
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _is_readable(value: Any) -> bool:
+    """Whether the text of an object has no text of a user's in it: of a number, a path, a date, a sharding."""
+    if isinstance(value, _READABLE):
+        return True
+    of_python = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    return of_python and not isinstance(value, Iterable | Callable | slice | BaseException)
+
+
+def _text_of_parts(value: Any, depth: int) -> str:
+    kind = type(value)
+    name, brackets = "" if kind in _BRACKETS else kind.__name__, _BRACKETS.get(kind, "()")
+    texts: list[str] = []
+    for label, part in _parts(value) if depth < _DEEPEST else ():
+        texts.append(label + text_of(part, depth + 1))
+        if sum(map(len, texts)) > _LONGEST:
+            break
+    if name and not texts:
+        return name
+    comma = "," if kind is tuple and len(texts) == 1 else ""
+    return f"{name}{brackets[0]}{', '.join(texts)}{comma}{brackets[1]}"
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds, each with the text in front of it. Runs nothing that the object's class defines."""
+    sequence: Any = next((each for each in _SEQUENCES if isinstance(value, each)), None)
+    if isinstance(value, dict):
+        return ((f"{text_of(key)}: ", part) for key, part in dict.items(value))
+    if sequence is None:
+        return ((f"{name}=", part) for name, part in _own_attributes(value))
+    names = (f"{name}=" for name in getattr(type(value), "_fields", ()))
+    return zip(itertools.chain(names, itertools.repeat("")), sequence.__iter__(value), strict=False)
+
+
+def _holds_array(value: Any) -> bool:
+    """Whether an object holds an array, however deep, as far as its first `_MOST_PARTS` parts tell."""
+    parts: dict[int, Any] = {}
+    waiting = [value]
+    while waiting and len(parts) < _MOST_PARTS:
+        part = waiting.pop()
+        if isinstance(part, _ARRAYS):
+            return True
+        if id(part) not in parts and type(part) not in _PLAIN:
+            parts[id(part)] = part
+            with contextlib.suppress(Exception):  # as where a class has `_fields` of its own
+                waiting += [each for _, each in _parts(part)]
+    return False
 
 
 def _attribute(value: Any, name: str) -> str:
@@ -273,7 +341,7 @@ class Leaf:
     """
 
     kind: Literal["array", "scalar", "static"]
-    shape: tuple[int, ...] = ()
+    shape: tuple[Any, ...] = ()
     dtype: str = ""
     weak_type: bool = False
     sharding: Placement | None = None
@@ -315,7 +383,7 @@ def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
     children, auxiliary = _one_level(value)
     # An NNX module may hold itself; so may a node whose flattening is wrong.
     if children is None or id(value) in _above:
-        return _leaf(value)
+        return _leaf(value) if type(value) is jax.Ref else _static(value)
     named = tuple((suffix, describe(child, (*_above, id(value)))) for suffix, child in children)
     if type(value) in _CONTAINERS:
         return Node(value_of(type(value)), named)
@@ -360,19 +428,32 @@ def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
 
 
 def _own_attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(held := getattr(value, "__dict__", None), dict):
-        yield from ((name, x) for name, x in held.items() if not frameworks.is_own(name))
-    elif dataclasses.is_dataclass(value):
-        yield from ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    """The attributes that an object itself has, in its dictionary and its slots."""
+    if isinstance(held := safely(lambda: value.__dict__, None), dict):
+        yield from ((name, part) for name, part in held.items() if not frameworks.is_own(name))
+    for kind in type(value).__mro__:
+        slots = _NAMES.get(kind) or kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            part = safely(functools.partial(getattr, value, name, _GONE), _GONE)
+            if part is not _GONE:
+                yield name, part
+
+
+def _static(value: Any) -> Leaf:
+    """Describe what JAX cannot trace. `jax.typeof` would raise an error with its text."""
+    source = type(value).__name__
+    return Leaf("static", dtype=source, value=value_of(value), source=source)
 
 
 def _leaf(value: Any) -> Leaf:
     source = type(value).__name__
     try:
         aval: Any = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
-        shape, dtype, weak_type = tuple(aval.shape), str(aval.dtype), bool(aval.weak_type)
-    except Exception:  # JAX cannot trace it: a string, or an int that fits no dtype. It must be static.
-        return Leaf("static", dtype=source, value=value_of(value), source=source)
+        # Not all symbolic sizes can be compared with numbers.
+        shape = tuple(size if isinstance(size, int) else str(size) for size in aval.shape)
+        dtype, weak_type = str(aval.dtype), bool(aval.weak_type)
+    except Exception:  # JAX cannot trace it: an array of texts, or an int that fits no dtype. It must be static.
+        return _static(value)
     if isinstance(value, np.generic):  # The only arrays that can be static: the others have no hash.
         return Leaf("array", shape, dtype, weak_type, value=value_of(value), source=f"a NumPy {source}")
     if isinstance(value, _NUMBERS):
@@ -492,7 +573,7 @@ def with_parameter(path: str, function: Any) -> str:
 
 
 def signature_of(args: tuple, kwargs: dict[str, Any] | None = None) -> Signature:
-    """Describe the arguments of a call. Takes any argument, also donated arrays and objects whose repr raises."""
+    """Describe the arguments of a call. Takes any argument, also donated arrays and objects that raise when asked."""
     by_path = {f"args[{n}]": value for n, value in enumerate(args)}
     return signature_of_named(by_path | {f"kwargs[{name!r}]": x for name, x in sorted((kwargs or {}).items())})
 
@@ -647,16 +728,21 @@ def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureCha
         yield SignatureChange("device", path, _device_list(was), _device_list(now))
 
 
-def _shape_distance(was: tuple[int, ...], now: tuple[int, ...]) -> float:
+def _are_numbers(was: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """Whether two shapes have as many sizes, none of them symbolic."""
+    return len(was) == len(now) and not any(isinstance(size, str) for size in (*was, *now))
+
+
+def _shape_distance(was: tuple[Any, ...], now: tuple[Any, ...]) -> float:
     """1 for sizes that are close, up to 3 for another number of dimensions."""
-    if len(was) != len(now):
+    if not _are_numbers(was, now):
         return 3.0
     return 1.0 + sum(abs(a - b) / max(a, b, 1) for a, b in zip(was, now, strict=True)) / max(len(was), 1)
 
 
-def _shape_variant(was: tuple[int, ...], now: tuple[int, ...]) -> str:
+def _shape_variant(was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
     """Return "ragged" where only the first axis shrinks, "grows" where only one axis, whichever, grows."""
-    other = [axis for axis in range(len(was)) if was[axis] != now[axis]] if len(was) == len(now) else []
+    other = [axis for axis in range(len(was)) if was[axis] != now[axis]] if _are_numbers(was, now) else []
     if len(other) != 1:
         return ""
     if now[other[0]] > was[other[0]]:

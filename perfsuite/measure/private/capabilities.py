@@ -177,13 +177,6 @@ STACK = Capability(
     "jax_stack",
     'the message of a recompilation says "cause unknown with this jax"; perf.covers and only= are skipped',
 )
-CALL_CACHES = Capability(
-    "call caches",
-    "empty JAX's caches of calls",
-    "jax_stack",
-    "a function whose compile was refused takes JAX's slow path in every later call, and perf.host_calls depends on "
-    "what earlier tests called",
-)
 SLOW_PATH = Capability(
     "slow path",
     "see the calls that JAX's fast path does not take",
@@ -194,8 +187,8 @@ CHANCE_CALLS = Capability(
     "chance calls",
     "leave out what JAX does in some runs of a call only",
     "jax_stack",
-    "perf.host_calls counts what callbacks do where they happen to run in the thread of the call, and depends on which "
-    "arrays live",
+    "perf.host_calls depends on threads, on which arrays live and on earlier tests, and a function whose compile was "
+    "refused takes JAX's slow path in every later call",
 )
 PROGRAM_RUNS = Capability(
     "program runs",

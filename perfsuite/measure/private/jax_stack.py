@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from perfsuite.measure.private.capabilities import CALL_CACHES, CHANCE_CALLS, SLOW_PATH, STACK
+from perfsuite.measure.private.capabilities import CHANCE_CALLS, SLOW_PATH, STACK
 from perfsuite.measure.private.compile_events import fresh_function, hearing, undisturbed
 from perfsuite.measure.private.frameworks import is_bound_method, is_filter_jit, is_nnx, is_partial, jitted_in
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Moved, Name
@@ -107,7 +107,7 @@ _EXECUTABLE = SLOW_PATH.needs(Attribute("jax._src.stages", "executable"))
 UNSAFE_CALL = SLOW_PATH.needs(Attribute("jax._src.interpreters.pxla", "unsafe_call"))
 _MISSES = (MISS, _INNER_MISS, _COMPILED_CALL)
 
-_CALL_CACHES = CALL_CACHES.needs(
+_CALL_CACHES = CHANCE_CALLS.needs(
     (
         Name("jax._src.lib", "_jax.PjitFunctionCache.clear_all"),  # of all objects that were jitted
         Name("jax._src.pjit", "_cpp_pjit_cache_fun_only.clear"),  # of those that will be, and calls under jax.grad
@@ -115,23 +115,17 @@ _CALL_CACHES = CALL_CACHES.needs(
     )
 )
 
-_CALLBACKS = CHANCE_CALLS.needs(
+_BY_CHANCE = CHANCE_CALLS.needs(
     (
         Frame("jax._src.callback", "_wrapped_callback"),
         Frame("jax._src.buffer_callback", "wrapped_callback"),
-    )
-)
-"""The outermost frame of a callback, which JAX's C++ calls."""
-_INTERNED = CHANCE_CALLS.needs(
-    (
         Frame("jax._src.core", "_create"),
         Frame("jax._src.mesh", "_create"),
         Frame("jax._src.partition_spec", "_create", since="0.10.1"),
     )
 )
-"""Makes a type of arrays, a mesh or the like where no equal one lives. Before a copy to several devices has ended, its
-array and so its type live (jax 0.10.2 and 0.12.0)."""
-_BY_CHANCE = (*_CALLBACKS, *_INTERNED)
+"""The outermost frame of a callback, which JAX's C++ calls; and what makes a type of arrays, a mesh or such,
+where no equal one lives. A copy to several devices keeps its array, and so its type, until it ends (jax 0.10.2)."""
 
 
 # What compiles.

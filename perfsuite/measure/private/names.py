@@ -12,12 +12,16 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FrameType
 from typing import Any
 
 from packaging.version import Version
+
+_REFERENCES = 3
+"""Those of a frame, of a variable and of the call that counts them."""
 
 
 class Moved(Exception):  # noqa: N818  (a state of another library, not a fault of this one)
@@ -112,6 +116,21 @@ class Name(Declared):
             raise Moved(f"there is no {self}") from None
 
 
+def local_variables(frame: FrameType) -> dict[str, Any]:
+    """A copy of the local variables of a function's frame.
+
+    Before Python 3.13 a frame keeps the dictionary that it is asked for, and so what the variables held, which JAX's
+    leak checker finds. It is emptied here, unless somebody else has it: who called `locals()`, or a tracer, after which
+    Python sets the variables from it.
+    """
+    variables = frame.f_locals
+    copy = dict(variables)
+    is_own = sys.getrefcount(variables) <= _REFERENCES and sys.gettrace() is None and sys.getprofile() is None
+    if sys.version_info < (3, 13) and is_own and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables.clear()
+    return copy
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frame(Declared):
     """A function of a library's as it stands on the stack, with the local variables that are read of it.
@@ -131,7 +150,7 @@ class Frame(Declared):
 
     def local(self, frame: FrameType, name: str, default: Any = None) -> Any:
         """A declared local variable of a frame that runs this function; `default` where the frame has none."""
-        return frame.f_locals.get(name, default) if name in self.locals else default
+        return local_variables(frame).get(name, default) if name in self.locals else default
 
     def _missing(self) -> str:
         codes = [code for code in _codes(self.module) if code.co_name == self.function]

@@ -7,18 +7,15 @@ sees them.
 
 import collections
 import dataclasses
-import sys
 from types import FrameType
 from typing import Any
-
-import jax
 
 from perfsuite.measure.call import Call, label_of, leaves_with_paths
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.metric import MISSES, Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.jax_stack import without_chance
+from perfsuite.measure.runtime.host_calls import profiled_run
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""
@@ -103,16 +100,8 @@ def _misses(call: Call) -> list[_Miss]:
             inside.pop()
             misses.append(_miss(frame, argument))
 
-    fn, args, kwargs = call.fn, call.args, call.kwargs
-    paths = {id(leaf): path for path, leaf in leaves_with_paths(args, kwargs)}
-    before = sys.getprofile()
-    sys.setprofile(without_chance(profile))
-    try:
-        outputs = fn(*args, **kwargs)
-    finally:
-        sys.setprofile(before)
-    call.carry_on(outputs)  # before waiting, which may be interrupted
-    jax.block_until_ready(outputs)
+    paths = {id(leaf): path for path, leaf in leaves_with_paths(call.args, call.kwargs)}
+    profiled_run(call, profile)
     return misses
 
 

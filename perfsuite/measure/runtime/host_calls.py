@@ -25,8 +25,8 @@ from perfsuite.measure.compiles.compiles import TRACING_ON_PURPOSE, steady_state
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.metric import HOST_CALLS, Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.capabilities import CALL_CACHES, CHANCE_CALLS
-from perfsuite.measure.private.jax_stack import forget_calls, without_chance
+from perfsuite.measure.private.capabilities import CHANCE_CALLS
+from perfsuite.measure.private.jax_stack import Profile, forget_calls, without_chance
 from perfsuite.measure.private.libraries import CONSTRUCTING, OF_LIST
 
 FUNCTIONS_KEPT = 12
@@ -96,9 +96,7 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     """
     __tracebackhide__ = True
     if CHANCE_CALLS.lost():
-        CHANCE_CALLS.falls_back("host calls have those of callbacks among them")
-    if CALL_CACHES.lost():
-        CALL_CACHES.falls_back("host calls depend on what earlier tests called")
+        CHANCE_CALLS.falls_back("host calls depend on threads, on living arrays and on earlier tests")
     with borrowed(call) as subject:
         settle(subject)
         forget_calls()
@@ -170,8 +168,8 @@ class _CallProfile:
         )
 
 
-def _profile(call: Call) -> _CallProfile:
-    profile = _CallProfile()
+def profiled_run(call: Call, profile: Profile) -> None:
+    """Run a call in this thread under `profile`, which hears nothing that happens by chance, and wait."""
     fn, args, kwargs = call.fn, call.args, call.kwargs
     before, collecting = sys.getprofile(), gc.isenabled()
     gc.disable()  # else a finalizer that happens to run would count
@@ -184,6 +182,11 @@ def _profile(call: Call) -> _CallProfile:
             gc.enable()
     call.carry_on(outputs)  # before the waiting, which may be interrupted
     jax.block_until_ready(outputs)
+
+
+def _profile(call: Call) -> _CallProfile:
+    profile = _CallProfile()
+    profiled_run(call, profile)
     ends = "sys:setprofile"  # which ended the counting
     profile.c_calls -= 1
     profile.calls[ends, ends, CallOrigin(ends)] -= 1

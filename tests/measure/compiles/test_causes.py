@@ -7,9 +7,11 @@ import warnings
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.test_util import check_grads
 from support.compiling import refusal, silent, total
 from support.jits import each_jit
 
@@ -233,3 +235,11 @@ def test_messages_are_whole_in_every_configuration(option, value, transform):
             step(*args)
     finally:
         jax.config.update(option, before)
+
+
+def test_a_library_that_gets_keys_which_cannot_be_sorted_is_described():
+    loss = jax.jit(lambda x: (x**2).sum())
+    tolerance = {np.float32: 0.01, np.float64: 0.01}
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        check_grads(loss, (np.ones(4, np.float32),), order=1, rtol=tolerance, atol=tolerance)
+    assert "no earlier call is known" in str(raised.value)

@@ -408,3 +408,20 @@ def test_a_measured_call_may_trace_where_it_is_meant_to_and_never_compile(stage)
             TRACE_ANEW[stage](SHORT)
         with pytest.raises(RecompilationError), compiles.forbid(), compiles.steady_state():
             TRACE_ANEW[stage](SHORT)
+
+
+@pytest.mark.parametrize("context", [contextlib.nullcontext, compiles.count, compiles.forbid])
+def test_jaxs_leak_checker_says_what_it_says_without_perfsuite(context):
+    kept = []
+    with pytest.raises(Exception, match="Leaked trace"), jax.checking_leaks(), context():
+        jax.lax.scan(lambda carry, x: (kept.append(carry) or jnp.sin(carry), None), 1.0, jnp.arange(3.0))
+
+
+def test_a_message_never_has_the_text_of_an_exception(monkeypatch):
+    def describe(site):
+        raise ValueError("the user's own words")
+
+    monkeypatch.setattr(compiles, "sighting_of", describe)
+    with pytest.raises(RecompilationError, match=r"describe the call \(ValueError\)") as raised, compiles.forbid():
+        doubling()(SHORT)
+    assert "words" not in str(raised.value)
