@@ -197,9 +197,9 @@ def verdict_counts(verdicts: Iterable[Verdict]) -> str:
 
 
 def without_estimate(kernels: Sequence[str]) -> str:
-    """The first of the kernels without a cost estimate, and how many more there are."""
-    more = f" and {plural(len(kernels) - 1, 'more kernel')}" if kernels[1:] else ""
-    return f"unknown FLOP and bytes: no estimate (in Pallas: cost_estimate=) for the kernel {kernels[0]}{more}"
+    """The first of the kernels and calls without a cost estimate, and how many more there are."""
+    more = f" and {len(kernels) - 1:,} more" if kernels[1:] else ""
+    return f"unknown FLOP and bytes: no estimate (in Pallas: cost_estimate=) for {kernels[0]}{more}"
 
 
 def bounds(at_least: Sequence[str], at_most: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from perfsuite.gate import messages
 from perfsuite.gate.advice import SELECTED
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.gate.verdict import Evidence, Result, Verdict
@@ -107,7 +108,7 @@ class ProgramInstrument(Instrument):
             self._recorder.compiled += 1
         self._recorder.unestimated += named_places(program.unestimated)
         metrics = measured.metrics(metrics_of(program))
-        why = ", which has kernels without an estimate" if program.unestimated else ""
+        why = f": {messages.without_estimate(named_places(program.unestimated))}" if program.unestimated else ""
         loops = f", for its iterations depend on data: the loop at {', '.join(places_of(program.at_least))}"
         for what in FACTS:
             reason = loops if what in ("launches", "sequential steps") and program.at_least else why

@@ -35,7 +35,6 @@ fuzzed = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_
 V5E = target("tpu-v5e")
 KEY = ProgramKey("step", "a1", {"computation": "b2"}, {"computation": "a module"}, "module @step")
 OUTPUT = {
-    "cost": {"flops": 2.0},
     "memory": {"temp_size_in_bytes": 8},
     "compile_seconds": 0.5,
     "compiler": "TFRT",

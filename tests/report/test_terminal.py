@@ -312,9 +312,9 @@ def test_a_green_session_closes_with_ten_lines_within_the_width_whatever_its_not
 def test_with_v_every_kernel_without_an_estimate_is_named():
     kernels = ("one at a.py:1", "two at a.py:2")
     few = written(Reporter(width=200), result("a"), kernels=kernels)
-    assert few.find("unknown").endswith("for the kernel one at a.py:1 and 1 more kernel")
+    assert few.find("unknown").endswith("for one at a.py:1 and 1 more")
     every = written(Reporter(width=200, verbosity=1), result("a"), kernels=kernels)
-    assert [line.rpartition("kernel ")[2] for line in every.lines if "unknown" in line] == list(kernels)
+    assert [line.rpartition(" for ")[2] for line in every.lines if "unknown" in line] == list(kernels)
 
 
 # Saving.

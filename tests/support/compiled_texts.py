@@ -41,7 +41,6 @@ MEMORY = {
     "temp_size_in_bytes": 50,
     "generated_code_size_in_bytes": 7,
 }
-COST = {"flops": 6000.0, "bytes accessed": 2000.0, "transcendentals": 10.0}
 
 
 def proto(text: str) -> bytes:
@@ -59,9 +58,9 @@ def parse(text: str) -> HloModule:
     return read_module(packed(proto(text)))
 
 
-def read(text: str, *, origin=ORIGIN, cost=COST, memory=MEMORY, donations=()) -> Program:
-    """The facts in a text, with made-up metrics of cost and memory."""
-    return read_program(origin, parse(text), cost, memory, donations)
+def read(text: str, *, origin=ORIGIN, memory=MEMORY, donations=()) -> Program:
+    """The facts in a text, with made-up metrics of memory."""
+    return read_program(origin, parse(text), memory, donations)
 
 
 def module(entry: str, *before: str, header: str = "") -> str:

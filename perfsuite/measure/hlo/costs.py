@@ -1,23 +1,24 @@
-"""What the instructions of a compiled program cost, by the rules of XLA's own cost analysis, with loops counted.
+"""What the instructions of a compiled program cost: the sum over its operations as they run.
 
-XLA counts the body of a loop once. Here it counts as often as it runs. Of a conditional's branches each cost is that of
-the branch where it is largest, as XLA has it.
+An operation costs the FLOP that XLA's own cost analysis has for it, on complex numbers those on real ones. It reads
+each of its operands once and writes its results. A kernel reads its arguments, and what stays in it is free. What
+slices, gathers, scatters and updates in place do not touch is free, too: XLA counts a whole table, on a TPU once for
+each index. A loop counts as often as it runs. Of a conditional's branches each cost is that of the branch where it is
+largest, as XLA has it.
 
-XLA's own analysis of a loop's body does not serve. Python reaches it with the rules of the CPU alone, which count 7 to
-66 % fewer bytes than those of a TPU, for they leave out the padding of tiles; and it rounds, for it adds in float32 (38
-programs of tests/perf, jax 0.10.2). Calls of NVIDIA's libraries cost what their work is: XLA makes them of some
-products, convolutions and factorisations.
+XLA's own analysis does not serve: it counts the body of a loop once, nothing for a library's function, and it rounds,
+for it adds in float32.
 """
 
+import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
-import jaxlib
 import numpy as np
-from packaging.version import Version
 
 from perfsuite.measure.hlo.loops import Place
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape
@@ -34,18 +35,46 @@ _TRANSCENDENTAL: Final = {
 }
 _PRODUCTS: Final = ("dot", "convolution")
 _REDUCTIONS: Final = ("map", "reduce", "reduce-window", "scatter", "select-and-scatter")
-_FREE: Final = {"add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element", "parameter"}
-_POINTER_BYTES: Final = 4 if Version(jaxlib.__version__) >= Version("0.11.2") else 8
-"""What XLA counts on the CPU, as compiled programs of 0.11.1 and 0.11.2 say."""
-_TPU_BLOCK: Final = 512
-"""The bytes of the smallest array of a TPU; a table of pointers is whole blocks."""
-_FLAG_BYTES: Final = 4096
-"""What libtpu 0.0.42 counts for the flag that says that an asynchronous copy has ended, beside both arrays."""
+FREE: Final = {
+    *("add-dependency", "after-all", "async-update", "bitcast", "constant", "domain", "get-tuple-element"),
+    *("opt-barrier", "parameter", "partition-id", "replica-id", "tuple"),
+}
+"""What takes no work."""
+_SLICES: Final = {"dynamic-slice", "gather", "slice"}
+"""They read as much of their first operand as they return."""
+_UPDATES: Final = {"dynamic-update-slice", "scatter"}
+_FORWARDS: Final = (
+    _ELEMENTWISE
+    | _TRANSCENDENTAL
+    | {"bitcast", "broadcast", "concatenate", "copy", "dynamic-update-slice", "pad", "reshape", "reverse", "transpose"}
+)
+"""They read of each operand at most as many elements as they return."""
+_COMPLEX: Final = {"add": 2, "divide": 11, "multiply": 6, "negate": 2, "subtract": 2}
+"""The real operations of one of complex numbers: (a + ib)(c + id) has four products and two sums."""
 
 _LIBRARIES: Final = ("__cublas$", "__cudnn$", "cublas_", "cusolver_", "cusparse_")
-_DOTS: Final = ("__cublas$gemm", "__cublas$lt$matmul")
+_DOTS: Final = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul")
 _CONVOLUTIONS: Final = "__cudnn$conv"
 _WORKSPACE: Final = ("s8", "u8")
+_LAPACK: Final = re.compile(r"(?:lapack_[sdcz]|cusolver_|cublas_)(\w+?)(?:_batched)?_ffi")
+_TRIANGULAR: Final = ("CompactWyHelper", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular")
+_ROUTINES: Final = dict.fromkeys(_TRIANGULAR, "trtri") | {
+    "__cublas$triangularSolve": "trsm",
+    "Cholesky": "potrf",
+    "LuDecompositionBlock": "getrf",
+    "QrDecompositionBlock": "geqrf",
+}
+"""Custom calls, and the routines of LAPACK that do the same. All but that of cuBLAS are for parts of a TPU's matrix."""
+
+_RAGGED_SIZES: Final = "ragged-dot-metadata"
+"""The kernel by which a TPU's compiler prepares a ragged product, on a few integers for each group."""
+
+BOOKKEEPING: Final = {
+    *("AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast"),
+    *("GatherScatterIndicesBitpacked", "X64Combine", "X64SplitHigh", "X64SplitLow"),
+}
+"""Custom calls that the TPU's compiler adds for its own use."""
+_WITHOUT_FLOPS: Final = BOOKKEEPING | {"MoveToDevice", "MoveToHost", "cu_lu_pivots_to_permutation"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,61 +129,81 @@ class CostModel:
         if op.opcode in ("call", "async-start"):
             return sum(called, Cost())
         if op.opcode == "fusion" and called:
-            access = self.random_access(op)
-            if access is not None:
-                return access
-            return dataclasses.replace(called[0], bytes=self.fusion_bytes(op))
-        return dataclasses.replace(_arithmetic(op, operands, called), bytes=_bytes(op, operands))
+            return dataclasses.replace(called[0], bytes=self.kernel_bytes(op))
+        return dataclasses.replace(_arithmetic(op, operands, called), bytes=_bytes(op, operands, adds=self.adds(op)))
 
-    def random_access(self, op: Instruction) -> Cost | None:
-        """The cost of the gather or scatter alone for which a TPU's kernel is made, as XLA has it."""
-        custom = op.fusion_kind == "kCustom" and not op.kernel
-        inside = self.module.computations[op.calls[0]].instructions if custom else ()
-        return next(
-            (self.instruction(op.calls[0], part) for part in inside if part.opcode in ("gather", "scatter")), None
+    def adds(self, op: Instruction) -> bool:
+        """Whether an update reads what it changes."""
+        return op.opcode == "scatter" and self.computation(op.calls[0]) != Cost()
+
+    def kernel_bytes(self, op: Instruction) -> int:
+        """What a kernel reads of its arguments and writes; what stays in it is free."""
+        computation = self.module.computations[op.calls[0]]
+        named, root = self.named(computation.name), computation.root
+        results = [named[name] for name in root.operands] if root.opcode == "tuple" else [root]
+        written, updates = 0, set[str]()
+        for result in results:
+            chain = _updates_in_place(named, result)
+            updates.update(update.name for update in chain)
+            parts = [named[name] for update in chain for name in _written_by(update)]
+            written += sum(_size(part.shapes) for part in parts or [result])
+        needed = {result.name: _elements(result) for result in results}
+        read = self.elements_read(computation, needed, updates)
+        parameters = [part for part in computation.instructions if part.opcode == "parameter"]
+        return written + sum(
+            _size(part.shapes) * read.get(part.parameter, 0) // max(_elements(part), 1) for part in parameters
         )
 
-    def fusion_bytes(self, op: Instruction) -> int:
-        """What a kernel reads and writes; what stays in it is free."""
-        computation = self.module.computations[op.calls[0]]
-        named = self.named(computation.name)
-        root = computation.root
-        results = [named[name] for name in root.operands] if root.opcode == "tuple" else [root]
-        written = 0
-        for number, shape in enumerate(op.shapes):
-            result = results[number] if len(results) == len(op.shapes) else root
-            update = result.opcode == "dynamic-update-slice"
-            written += _size(named[result.operands[1]].shapes) if update else shape.allocated_bytes
-        parameters = (part for part in computation.instructions if part.opcode == "parameter")
-        return written + sum(self.read_bytes(computation, part) for part in parameters)
+    def elements_read(
+        self, computation: Computation, needed: Mapping[str, int], updates: Container[str] = ()
+    ) -> dict[int | None, int]:
+        """How many elements a kernel reads of each parameter, by its number.
 
-    def read_bytes(self, computation: Computation, parameter: Instruction) -> int:
-        """What a kernel reads of one of its arguments: of one that it slices, the slices."""
-        size, shared = 0, False
-        for user in computation.instructions:
-            if parameter.name not in user.operands:
-                continue
-            first = user.operands[0] == parameter.name
-            if user.opcode == "fusion" and user.calls:
-                inner = self.module.computations[user.calls[0]]
-                numbers = [number for number, name in enumerate(user.operands) if name == parameter.name]
-                size += sum(self.read_bytes(inner, part) for part in inner.instructions if part.parameter in numbers)
-            elif user.opcode == "slice" or (user.opcode == "dynamic-slice" and first):
-                size += _size(user.shapes)
-            elif user.opcode in ("broadcast", "reshape"):
-                size += _size(parameter.shapes)
-            elif not (user.opcode == "dynamic-update-slice" and first) and not shared:
-                # All other users share one read.
-                shared = True
-                size += _size(parameter.shapes)
-        return size
+        `needed` is how many elements of its results are, by name. `updates` are the instructions that write into an
+        argument: of that they read nothing, or what they add to.
+        """
+        named = self.named(computation.name)
+        shared, sliced = collections.Counter(needed), collections.Counter[str]()
+        read: dict[int | None, int] = {}
+        for op in reversed(computation.instructions):
+            count = min(shared[op.name] + sliced[op.name], _elements(op))
+            if op.opcode == "parameter":
+                read[op.parameter] = count
+            kernel = self.module.computations[op.calls[0]] if op.opcode == "fusion" and op.calls else None
+            inner = self.elements_read(kernel, {kernel.root.name: count}) if kernel else {}
+            for number, name in enumerate(op.operands):
+                whole = _elements(named[name])
+                if op.name in updates and number < len(_written_by(op)):
+                    sliced[name] += _elements(named[_written_by(op)[number]]) if self.adds(op) else 0
+                elif op.opcode in _SLICES and number == 0:
+                    sliced[name] += count
+                else:
+                    limit = inner.get(number, count) if inner or op.opcode in _FORWARDS else whole
+                    # What all of these read is the same.
+                    shared[name] = max(shared[name], min(limit, whole) if count else 0)
+        return read
+
+
+def _updates_in_place(named: Mapping[str, Instruction], result: Instruction) -> list[Instruction]:
+    """The updates by which a kernel makes a result of its argument; none where it writes all of the result."""
+    updates = []
+    while result.opcode == "bitcast" or result.opcode in _UPDATES:
+        if result.opcode != "bitcast":
+            updates.append(result)
+        result = named[result.operands[0]]
+    return updates if result.opcode == "parameter" else []
+
+
+def _written_by(update: Instruction) -> Sequence[str]:
+    """The operands whose elements an update writes, one for each of the arrays that it changes: its first operands."""
+    return update.operands[len(update.operands) // 2 + 1 :] if update.opcode == "scatter" else update.operands[1:2]
 
 
 def _arithmetic(op: Instruction, operands: Sequence[Instruction], called: Sequence[Cost]) -> Cost:
     """The operations of an instruction, without its bytes."""
     elements = sum(shape.elements for shape in op.shapes)
     if op.opcode in _ELEMENTWISE:
-        return Cost(flops=elements)
+        return Cost(flops=elements * (_COMPLEX.get(op.opcode, 1) if _is_complex(op.shapes[0]) else 1))
     if op.opcode in _TRANSCENDENTAL:
         return Cost(transcendentals=elements)
     if op.opcode in _PRODUCTS:
@@ -164,19 +213,17 @@ def _arithmetic(op: Instruction, operands: Sequence[Instruction], called: Sequen
     if op.opcode in ("all-reduce", "all-reduce-start"):
         return Cost(flops=elements)
     if op.opcode == "sort":
-        sorted_elements = operands[0].shapes[0].elements
-        return Cost(flops=sorted_elements * math.ceil(math.log2(max(sorted_elements, 1))))
+        return Cost(flops=_sort_flops(operands[0].shapes[0]))
     if op.opcode == "fft":
         factors = math.prod(int(math.log2(length)) for length in op.fft_length)
         return Cost(flops=8 * factors * operands[0].shapes[0].elements)
-    if op.opcode == "cholesky":
-        return Cost(flops=operands[0].shapes[0].dims[-1] * operands[0].shapes[0].elements // 3)
-    if op.opcode == "triangular-solve":
-        return Cost(flops=2 * operands[0].shapes[0].dims[-1] * operands[1].shapes[0].elements)
-    if is_library_call(op.custom_call_target):
-        return Cost(flops=library_flops(op, [operand.shapes[0] for operand in operands]) or 0)
-    if op.cost_estimate is not None:
-        return Cost(op.cost_estimate.get("flops", 0), op.cost_estimate.get("transcendentals", 0))
+    if op.opcode in ("cholesky", "triangular-solve"):
+        shapes = [operand.shapes[0] for operand in operands]
+        return Cost(flops=_routine_flops("potrf" if op.opcode == "cholesky" else "trsm", op, shapes) or 0)
+    if op.opcode == "custom-call":
+        estimate = op.cost_estimate or {}
+        flops = call_flops(op, [shape for operand in operands for shape in operand.shapes])
+        return Cost(flops or 0, estimate.get("transcendentals", 0))
     return Cost()
 
 
@@ -208,57 +255,50 @@ def _whole_dimension(op: Instruction) -> int | None:
     return whole if (window.size, window.low, window.high) == (whole + around, around, around) else None
 
 
-def _bytes(op: Instruction, operands: Sequence[Instruction]) -> int:
-    """What an instruction outside of kernels reads and writes."""
-    sizes = [_value_size(operand) for operand in operands]
-    result = _value_size(op)
-    if op.opcode in _FREE:
+def _bytes(op: Instruction, operands: Sequence[Instruction], *, adds: bool) -> int:
+    """What an instruction outside of kernels reads and writes; whether it `adds` to what it updates."""
+    sizes = [_size(operand.shapes) for operand in operands]
+    result = _size(op.shapes)
+    if op.opcode in FREE or op.opcode.endswith("-done"):
         return 0
-    if op.opcode == "tuple":
-        return _table_size(op)
-    if op.opcode == "copy-start":
-        return sizes[0] + 2 * sizes[0] + _FLAG_BYTES
-    if op.opcode == "sort":
-        return sum(sizes) + (_size(op.shapes) if _is_tiled(op) else result)
-    if op.opcode == "slice":
-        return 2 * result
-    if op.opcode == "dynamic-slice":
-        return 2 * result + (sizes[1] if len(sizes) > 1 else 0)
-    if op.opcode == "gather":
-        return (1 + _rows_at_once(operands[0])) * result + sizes[1]
+    if op.opcode in _SLICES:
+        return 2 * result + sum(sizes[1:])
     if op.opcode == "dynamic-update-slice":
-        return 2 * sizes[1] + (sizes[2] if len(sizes) > 2 else 0)
+        return 2 * sizes[1] + sum(sizes[2:])
     if op.opcode == "scatter":
         arrays = len(sizes) // 2
-        return (1 + 2 * _rows_at_once(operands[0])) * sum(sizes[arrays + 1 :]) + sizes[arrays]
-    if is_library_call(op.custom_call_target):
-        return library_bytes(op, [operand.shapes[0] for operand in operands])
+        return (3 if adds else 2) * sum(sizes[arrays + 1 :]) + sizes[arrays]
     if op.opcode == "custom-call":
-        return (op.cost_estimate or {}).get("bytes_accessed", 0)
-    return result + sum(sizes)
+        return _call_bytes(op, operands)
+    # What these give back has their operands in it.
+    starts = op.opcode == "send" or (op.opcode.endswith("-start") and op.opcode != "all-reduce-start")
+    return sum(sizes) + (max(result - sum(sizes), 0) if starts else result)
 
 
-def _value_size(op: Instruction) -> int:
-    """Of a tuple it is the size of its table of pointers."""
-    return op.shapes[0].allocated_bytes if len(op.shapes) == 1 else _table_size(op)
+def _call_bytes(op: Instruction, operands: Sequence[Instruction]) -> int:
+    """What a custom call reads and writes, by its author or by its arrays; its workspace is no part of that."""
+    if op.custom_call_target in BOOKKEEPING:
+        return 0
+    if op.cost_estimate is not None:
+        return op.cost_estimate.get("bytes_accessed", 0)
+    results = [shape for shape in op.shapes if not (shape.dtype in _WORKSPACE and len(op.shapes) > 1)]
+    return _size(results) + sum(_size(operand.shapes) for operand in operands)
 
 
-def _table_size(op: Instruction) -> int:
-    size = _POINTER_BYTES * len(op.shapes)
-    return -(-size // _TPU_BLOCK) * _TPU_BLOCK if _is_tiled(op) else size
-
-
-def _is_tiled(op: Instruction) -> bool:
-    return any(shape.tile for shape in op.shapes)
-
-
-def _rows_at_once(op: Instruction) -> int:
-    """A TPU reads and writes whole tiles, whichever row of one is asked for."""
-    return math.prod(op.shapes[0].tile[:-1])
+def _elements(op: Instruction) -> int:
+    return sum(shape.elements for shape in op.shapes)
 
 
 def _size(shapes: Sequence[Shape]) -> int:
     return sum(shape.allocated_bytes for shape in shapes)
+
+
+def _is_complex(shape: Shape) -> bool:
+    return shape.dtype in ("c64", "c128")
+
+
+def _sort_flops(shape: Shape) -> int:
+    return shape.elements * math.ceil(math.log2(max(shape.elements, 1)))
 
 
 def product_flops(op: Instruction, left: Shape, right: Shape) -> int:
@@ -270,7 +310,7 @@ def product_flops(op: Instruction, left: Shape, right: Shape) -> int:
 
 def dot_flops(op: Instruction, left: Shape, result: Shape) -> int:
     """FLOP of a matrix product, of which `left` is the first operand."""
-    return 2 * math.prod(result.dims) * math.prod(left.dims[dim] for dim in op.contracted)
+    return _multiply_add(left) * math.prod(result.dims) * math.prod(left.dims[dim] for dim in op.contracted)
 
 
 def convolution_flops(op: Instruction, left: Shape, right: Shape, result: Shape) -> int:
@@ -285,7 +325,12 @@ def convolution_flops(op: Instruction, left: Shape, right: Shape, result: Shape)
     for (into, kernel, out), moves in zip(convolution.spatial, op.window, strict=True):
         steps = moves.stride, moves.input_dilation, moves.kernel_dilation, moves.low
         multiply_adds *= overlaps(left.dims[into], right.dims[kernel], result.dims[out], steps)
-    return 2 * multiply_adds
+    return _multiply_add(left) * multiply_adds
+
+
+def _multiply_add(shape: Shape) -> int:
+    """FLOP of one multiply-add: of complex numbers four products, and as many sums."""
+    return 8 if _is_complex(shape) else 2
 
 
 @functools.lru_cache(maxsize=1024)
@@ -323,6 +368,9 @@ def library_product_flops(op: Instruction, operands: Sequence[Shape]) -> int:
     """
     target = op.custom_call_target
     first, second, result = operands[0], operands[1], op.shapes[0]
+    if target == "__onednn$matmul":
+        batch = math.prod(result.dims[:-2])
+        return _multiply_add(first) * math.isqrt(first.elements * second.elements * result.elements // max(batch, 1))
     if target.startswith(_DOTS):
         return dot_flops(op, first, result)
     if "BackwardInput" in target:
@@ -332,31 +380,59 @@ def library_product_flops(op: Instruction, operands: Sequence[Shape]) -> int:
     return convolution_flops(op, first, second, result)
 
 
-def library_flops(op: Instruction, operands: Sequence[Shape]) -> int | None:
-    """FLOP of a call of a library; None where they depend on data, or are not known here.
-
-    Of factorisations those of LAPACK's working note 41, which has all lower orders too; of a triangular solve XLA's.
-    """
+def call_flops(op: Instruction, operands: Sequence[Shape]) -> int | None:
+    """FLOP of a custom call on the device; None where they depend on data, or are not known here."""
+    target = op.custom_call_target
+    if op.cost_estimate is not None:
+        return op.cost_estimate.get("flops", 0)
     if is_library_product(op):
         return library_product_flops(op, operands)
-    matrix = operands[0].dims
+    if target in _WITHOUT_FLOPS or "callback" in target.lower() or op.name.startswith(_RAGGED_SIZES):
+        return 0
+    if target.startswith("__cub$"):
+        return _sort_flops(operands[0])
+    if target == "PartialReduce":  # one comparison for each element
+        return operands[0].elements
+    lapack = _LAPACK.fullmatch(target)
+    return _routine_flops(lapack[1] if lapack else _ROUTINES.get(target, ""), op, operands)
+
+
+def _routine_flops(name: str, op: Instruction, operands: Sequence[Shape]) -> int | None:
+    """FLOP of a routine of LAPACK, of the highest order.
+
+    Those of LAPACK's working note 41; of eigenvectors those of the symmetric QR algorithm (Golub and Van Loan, Matrix
+    Computations, 8.3); of singular vectors a bidiagonal form and the products that lead back from it, for a square
+    matrix 6.67 n^3 as the LAPACK Users' Guide has it.
+    """
+    matrix = operands[0].dims if operands else ()
     if len(matrix) < 2:
         return None
-    batch, m, n, k = math.prod(matrix[:-2]), matrix[-2], matrix[-1], min(matrix[-2:])
-    name = op.custom_call_target.removeprefix("cusolver_").removesuffix("_ffi")
-    if name == "potrf":
-        return batch * n**3 // 3
-    if name == "getrf":
-        return batch * (2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3)
-    if name in ("geqrf", "orgqr"):
-        k = k if name == "geqrf" else operands[1].dims[-1]
-        return batch * (4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 // 3)
-    if name == "__cublas$triangularSolve":
-        return 2 * n * operands[1].elements
-    return None
+    m, n, k = matrix[-2], matrix[-1], min(matrix[-2:])
+    flops = None
+    match name:
+        case "potrf" | "trtri":
+            flops = n**3 // 3
+        case "getrf":
+            flops = 2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3
+        case "geqrf" | "orgqr" | "ungqr":
+            k = k if name == "geqrf" else operands[1].dims[-1]
+            flops = 4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 // 3
+        case "syevd" | "heevd":
+            flops = 9 * n**3
+        case "gesdd":
+            flops = _singular_flops(op, max(m, n), k)
+        case "trsm":
+            flops = n * math.prod(operands[1].dims[-2:])
+    if flops is None:
+        return None
+    # A TPU has the real and the imaginary part of a complex matrix apart.
+    is_complex = _is_complex(operands[0]) or (name != "trsm" and operands[0] in operands[1:])
+    return flops * math.prod(matrix[:-2]) * (4 if is_complex else 1)
 
 
-def library_bytes(op: Instruction, operands: Sequence[Shape]) -> int:
-    """What a call reads and writes; its workspace is no part of that."""
-    results = [shape for shape in op.shapes if not (shape.dtype in _WORKSPACE and len(op.shapes) > 1)]
-    return sum(shape.bytes for shape in (*operands, *results))
+def _singular_flops(op: Instruction, long: int, short: int) -> int:
+    """FLOP of singular values, and of the vectors in the results where the call asks for them."""
+    values = 4 * long * short**2 - 4 * short**3 // 3
+    left, right = op.shapes[2:4]
+    vectors = max(left.dims[-1], right.dims[-2])
+    return values + (0 if op.mode == "N" else 4 * long * vectors * short - 2 * vectors * short**2 + 2 * short**3)

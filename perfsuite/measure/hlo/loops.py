@@ -7,6 +7,7 @@ loop. Where the condition asks for something else too (`i < n and not done`), th
 """
 
 import dataclasses
+import functools
 import graphlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -228,31 +229,33 @@ def _course(value: _Linear, state: _Value, step: _Value) -> tuple[int, int] | No
     return value.factor * first.offset + value.offset, value.factor * after.offset
 
 
-@dataclasses.dataclass(frozen=True)
-class RunCounts:
-    """`times` is how often a computation runs, all branches of a conditional alike; `looped` are those inside a loop.
-
-    A loop whose count is not known counts as one iteration.
-    """
-
-    times: Mapping[str, int]
-    looped: frozenset[str]
-
-
-def run_counts(module: HloModule, counts: Mapping[Place, int | None]) -> RunCounts:
-    """How often each computation runs, from how often the loops iterate. Those that the entry does not reach: never."""
+def run_counts(module: HloModule, counts: Mapping[Place, int | None]) -> dict[str, int]:
+    """How often each computation runs, all branches of a conditional alike; a loop of unknown count iterates once."""
     calls = {
         name: {called for op in computation.instructions for called in op.calls}
         for name, computation in module.computations.items()
     }
     times = dict.fromkeys(module.computations, 0) | {module.entry: 1}
-    looped: set[str] = set()
     # Callers first.
     for name in reversed([*graphlib.TopologicalSorter(calls).static_order()]):
         for op in module.computations[name].instructions:
             count = counts.get((name, op.name)) if op.opcode == "while" else None
             for called in op.calls:
                 times[called] += times[name] * (1 if count is None else count)
-                if op.opcode == "while" or name in looped:
-                    looped.add(called)
-    return RunCounts(times, frozenset(looped))
+    return times
+
+
+def total_of(module: HloModule, counts: Mapping[Place, int | None], amounts: Mapping[Place, float]) -> float:
+    """The sum of amounts over one run: of a loop for each iteration, of a conditional that of its largest branch."""
+
+    @functools.cache
+    def of(name: str) -> float:
+        total = 0.0
+        for op in module.computations[name].instructions:
+            place, called = (name, op.name), [of(each) for each in op.calls]
+            count = counts.get(place) if op.opcode == "while" else None
+            inside = max(called, default=0.0) if op.opcode == "conditional" else sum(called)
+            total += amounts.get(place, 0.0) + inside * (1 if count is None else count)
+        return total
+
+    return of(module.entry)

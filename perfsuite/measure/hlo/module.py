@@ -127,11 +127,12 @@ class Instruction:
     number, `index` is that of an element of a tuple, `contracted` are the dimensions of the left operand over which a
     `dot` sums.
 
-    The last six are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often
-    a loop runs where the CPU's compiler knows it, `cost_estimate` what the author of a Pallas kernel says of its cost.
-    Of a custom call for a TPU, `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what its
-    author lets it take. `kernel` is what the GPU's compiler makes of a fusion, such as "__triton". A product by cuBLAS
-    has `contracted` and `precision` of a `dot`.
+    The last seven are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `trip_count` how
+    often a loop runs where the CPU's compiler knows it, `cost_estimate` what the author of a Pallas kernel says of its
+    cost. Of a custom call for a TPU, `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what
+    its author lets it take. `kernel` is what the GPU's compiler makes of a fusion, such as "__triton". A product by
+    cuBLAS has `contracted` and `precision` of a `dot`. `mode` is the letter that tells a routine of LAPACK what to
+    compute.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Instruction:
     vmem_bytes: int | None = None
     vmem_limit_bytes: int | None = None
     kernel: str = ""
+    mode: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -499,8 +501,9 @@ def _configured(config: bytes, opcode: str) -> dict[str, Any]:
     """What `backend_config` says, by the fields of `Instruction`."""
     try:
         values = json.loads(config)
-    except ValueError:  # that of a library's function on the CPU is no JSON
-        return {}
+    except ValueError:  # that of a library's function is no JSON
+        mode = re.search(rb"mode = (\d+) : ui8", config)
+        return {"mode": chr(int(mode[1]))} if mode else {}
     if not isinstance(values, dict):  # the author of a custom call may write anything
         return {}
     fields: dict[str, Any] = {"kernel": values.get("fusion_backend_config", {}).get("kind", "")}

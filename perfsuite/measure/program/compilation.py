@@ -33,11 +33,11 @@ from perfsuite.measure.targets.target_compiler import (
     configuration,
     output_of,
 )
-from perfsuite.measure.targets.target_worker import cost_analysis, memory_statistics
+from perfsuite.measure.targets.target_worker import memory_statistics
 from perfsuite.measure.targets.targets import Rates, Target, peak_rates
 from perfsuite.measure.targets.targets import target as target_of
 
-_FORMAT = 3
+_FORMAT = 4
 """Part of every key of the present device's programs: raised when what an entry holds changes."""
 
 _INSTRUMENTS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -57,13 +57,12 @@ class Compilation:
     """What a compiler says about a call: enough to read its program again, also in another session.
 
     `hlo` is the optimised program, and `unsplit_hlo` that of several slices before the compiler splits its collectives
-    between them, both `packed`. `cost` and `memory` are XLA's analyses. `stacks` are what the numbers in the program's
+    between them, both `packed`. `memory` are XLA's memory statistics. `stacks` are what the numbers in the program's
     metadata stand for (see `locations`). `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks.
     """
 
     origin: Origin
     hlo: str
-    cost: Mapping[str, float]
     memory: Mapping[str, int]
     donations: tuple[DonatedArgument, ...]
     stacks: Mapping[int, Stack]
@@ -83,12 +82,9 @@ class Compilation:
 
     def _read(self) -> Program:
         restored = restoring(self.stacks)
-        compiled = read_module(self.hlo, restored=restored)
-        module = with_estimates(compiled, self.kernel_estimates)
-        # XLA's analysis counts nothing for a kernel whose estimate it does not have.
-        cost = self.cost if module is compiled else {}
+        module = with_estimates(read_module(self.hlo, restored=restored), self.kernel_estimates)
         unsplit = None if self.unsplit_hlo is None else read_module(self.unsplit_hlo, restored=restored)
-        return read_program(self.origin, module, cost, self.memory, self.donations, unsplit)
+        return read_program(self.origin, module, self.memory, self.donations, unsplit)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
@@ -160,7 +156,6 @@ def compile_call(
             rates=runs_on.rates,
         ),
         hlo=output.hlo,
-        cost=output.cost,
         memory=output.memory,
         donations=lowered.donations,
         stacks=stacks,
@@ -238,7 +233,6 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     executable: Any = compiled.runtime_executable()
     entry: dict[str, Any] = {
         "hlo": packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto()),
-        "cost": cost_analysis(compiled.cost_analysis()),
         "memory": memory_statistics(compiled.memory_analysis()),
         "compile_seconds": seconds,
         "compiler": f"jaxlib {jaxlib.__version__}, {version}",

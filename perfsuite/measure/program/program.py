@@ -13,11 +13,11 @@ import os
 import re
 import site
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from perfsuite.measure.hlo.costs import is_library_call
+from perfsuite.measure.hlo.costs import Cost, is_library_call
 from perfsuite.measure.hlo.module import SourceFrame, bits_of
 from perfsuite.measure.targets.targets import Rates
 from perfsuite.measure.words import plural
@@ -218,9 +218,11 @@ class Program(Origin):
     `flops`, `bytes_accessed`, `transcendentals`, `collective_bytes` and `estimated_cycles` count the body of a loop as
     often as it runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the loops
     that may end sooner than their limit, which count as often as it allows, and the conditionals whose branches cost
-    different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate, and
-    the calls of a GPU's libraries whose cost is not known: where there is one, `flops`, `bytes_accessed` and
-    `transcendentals` are None.
+    different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate, and the
+    custom calls whose cost is not known: where there is one, `flops`, `bytes_accessed` and `transcendentals` are None,
+    and `known` has the cost of all the rest, and the bytes of the arrays of these calls.
+
+    `compute_seconds` is the least time for the FLOP by the device's published rates: 0 where these are not known.
 
     `launches` is how many kernels one run starts, and `sequential_steps` how many iterations its loops make in a row,
     those of the innermost loops only; None where a loop's iterations depend on data. Of a conditional's branches both
@@ -230,19 +232,18 @@ class Program(Origin):
     during any.
 
     `collectives` stay inside a slice, `cross_slice_collectives` leave it: the bytes of one of these are what one device
-    sends to other slices. `resharding` has some of both.
+    sends to other slices. `collective_bytes` and `cross_slice_bytes` are those of all runs. `resharding` has some of
+    both.
 
     `programs` are those of which this one is the sum, a run each, where a call runs several: then the memory is that of
     the one that needs most.
 
     `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
-    device. `bytes_accessed` is the compiler's count: an array that two operations read counts twice, and one that stays
-    on the chip counts too.
+    device. `bytes_accessed` is the sum over the operations: an array that two read counts twice, and one that stays on
+    the chip counts too.
     """
 
-    flops: float | None
-    bytes_accessed: float | None
-    transcendentals: float | None
+    known: Cost
     argument_bytes: int
     output_bytes: int
     temp_bytes: int
@@ -259,9 +260,13 @@ class Program(Origin):
     conditionals: tuple[Operation, ...]
     selections: tuple[Operation, ...]
     products: tuple[Product, ...]
+    compute_seconds: float
     collectives: tuple[Operation, ...]
+    collective_bytes: int
     exposed_collectives: tuple[Operation, ...] | None
+    exposed_collective_bytes: int | None
     cross_slice_collectives: tuple[Operation, ...]
+    cross_slice_bytes: int
     resharding: tuple[Operation, ...]
     custom_calls: tuple[Operation, ...]
     kernels: tuple[Kernel, ...]
@@ -273,6 +278,18 @@ class Program(Origin):
     at_most: tuple[Operation, ...]
     unestimated: tuple[Operation, ...]
     programs: tuple["Program", ...] = ()
+
+    @property
+    def flops(self) -> int | None:
+        return None if self.unestimated else self.known.flops
+
+    @property
+    def bytes_accessed(self) -> int | None:
+        return None if self.unestimated else self.known.bytes
+
+    @property
+    def transcendentals(self) -> int | None:
+        return None if self.unestimated else self.known.transcendentals
 
     @property
     def peak_bytes(self) -> int:
@@ -316,15 +333,13 @@ class Program(Origin):
         """The least seconds that each limit allows, by the device's published rates; empty where they are not known."""
         if self.rates is None or self.flops is None or not self.bytes_accessed:
             return {}
-        products = [(product.rate_type, product.precision, product.flops * product.runs) for product in self.products]
-        others = max(self.flops - sum(flops for _, _, flops in products), 0.0)
         moved: dict[Limit, tuple[float, float | None]] = {
             "memory": (self.bytes_accessed, self.rates.memory_bandwidth),
             "links": (self.collective_bytes, self.rates.link_bandwidth),
             "network": (self.cross_slice_bytes, self.rates.network_bandwidth),
         }
         transfers = {limit: amount / rate for limit, (amount, rate) in moved.items() if rate is not None}
-        return {"compute": compute_seconds(self.rates, products, others), **transfers}
+        return {"compute": self.compute_seconds, **transfers}
 
     @property
     def bound(self) -> Limit | None:
@@ -361,22 +376,6 @@ class Program(Origin):
         """Products at a precision above the default."""
         return tuple(product for product in self.products if product.precision != "default")
 
-    @property
-    def collective_bytes(self) -> int:
-        """The bytes of all runs of the collectives, `cross_slice_collectives` left out."""
-        return sum(collective.bytes * collective.runs for collective in self.collectives)
-
-    @property
-    def exposed_collective_bytes(self) -> int | None:
-        """The bytes of all runs of `exposed_collectives`."""
-        exposed = self.exposed_collectives
-        return None if exposed is None else sum(collective.bytes * collective.runs for collective in exposed)
-
-    @property
-    def cross_slice_bytes(self) -> int:
-        """What one device sends to other slices."""
-        return sum(collective.bytes * collective.runs for collective in self.cross_slice_collectives)
-
     def fuses(self, *names: str) -> Fused:
         """The kernels that hold an operation of every name, as a tuple, which is true if there are any.
 
@@ -394,6 +393,9 @@ class Program(Origin):
         return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
 
 
+_SIZES = ("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "code_bytes")
+
+
 def sum_of(programs: Sequence[Program]) -> Program:
     """The facts of programs that run one after another; the sizes in memory are those of the one that needs most."""
     largest = max(programs, key=lambda program: program.peak_bytes)
@@ -404,7 +406,7 @@ def sum_of(programs: Sequence[Program]) -> Program:
             sums[name] = None
         elif isinstance(values[0], tuple):
             sums[name] = tuple(itertools.chain.from_iterable(values))
-        elif not name.endswith("_bytes"):
+        elif name not in _SIZES:
             sums[name] = functools.reduce(operator.add, values)
     compiled = {id(program): program for program in programs}.values()
     seconds = {name: sum(getattr(each, name) for each in compiled) for name in ("lower_seconds", "compile_seconds")}
@@ -425,16 +427,10 @@ def source_of(stack: Sequence[SourceFrame]) -> SourceFrame | None:
     return source and dataclasses.replace(source, function=_COMPREHENSION.sub("", source.function))
 
 
-def compute_seconds(rates: Rates, products: Iterable[tuple[str, str, float]], others: float) -> float:
-    """The time of the products, each a type, a precision and its FLOP, and of other FLOP at the fastest rate.
-
-    Products of a type without a published rate count nothing.
-    """
-    seconds = others / max(rates.peak_flops.values())
-    for dtype, precision, flops in products:
-        rate = rate_of(rates, dtype, precision)
-        seconds += 0.0 if rate is None else flops / rate
-    return seconds
+def product_seconds(rates: Rates, product: Product) -> float:
+    """The least time of one run of a product; 0 where no rate of its type is published."""
+    rate = rate_of(rates, product.rate_type, product.precision)
+    return 0.0 if rate is None else product.flops / rate
 
 
 def rate_of(rates: Rates, dtype: str, precision: str) -> float | None:

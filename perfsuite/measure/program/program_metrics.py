@@ -60,8 +60,12 @@ _OF_ALL_RUNS = (
 )
 """The facts that depend on how often loops run, and on which branches are taken."""
 
+_COSTS = {"flops": "flops", "transcendentals": "transcendentals", "bytes accessed": "bytes"}
+"""The facts that are unknown where a part is, and the fields of `Cost`. "known flops" is the sum of the other parts."""
+
 _BYTES_OF = {
     "bytes accessed": "operations",
+    "known bytes accessed": "operations",
     "collective bytes": "collectives",
     "exposed collective bytes": "exposed_collectives",
     "cross-slice bytes": "cross_slice_collectives",
@@ -89,6 +93,9 @@ def metrics_of(program: Program) -> list[Metric]:
     """Every fact of the program as a metric named after its label, without those that are not known."""
     metrics = []
     for name, unit, kind in _FACTS:
+        if name in _COSTS and program.unestimated:
+            metrics.append(_metric(program, getattr(program.known, _COSTS[name]), f"known {name}", unit, kind))
+            continue
         value = getattr(program, _attribute(name))
         # Only a TPU's compiler estimates cycles, and not every device knows its memory.
         lacks = value is None or (name == "estimated cycles" and value == 0)
@@ -111,7 +118,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     amounts: Iterable[tuple[Operation | DonatedArgument, int]] = ()
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
-    elif name == "flops":
+    elif name in ("flops", "known flops"):
         amounts = [(product, product.flops * product.runs) for product in program.products]
     elif name == "launches":
         amounts = [(operation, operation.runs) for operation in program.operations]
@@ -129,6 +136,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
     if program.programs and name in GATED_FACTS and name not in _OF_MEMORY:
         detail, places = _by_program(program.programs, name), None
+    of_all_runs = name.removeprefix("known ") in _OF_ALL_RUNS
     return Metric(
         f"{program.label} {name}",
         value,
@@ -138,8 +146,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         detail=detail,
         places=places,
         target=program.target,
-        at_least=places_of(program.at_least) if name in _OF_ALL_RUNS and value else (),
-        at_most=named_places(program.at_most) if name in _OF_ALL_RUNS and value else (),
+        at_least=places_of(program.at_least) if of_all_runs and value else (),
+        at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
 
 

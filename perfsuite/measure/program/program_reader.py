@@ -13,14 +13,15 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, NamedTuple
 
 from perfsuite.measure.hlo.costs import (
+    BOOKKEEPING,
+    FREE,
     CostModel,
-    is_library_call,
+    call_flops,
     is_library_product,
-    library_flops,
     library_product_flops,
     product_flops,
 )
-from perfsuite.measure.hlo.loops import Place, RunCounts, run_counts, trip_counts
+from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
 from perfsuite.measure.program.program import (
@@ -33,11 +34,10 @@ from perfsuite.measure.program.program import (
     Origin,
     Product,
     Program,
+    product_seconds,
     source_of,
 )
-
-_COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
-"""XLA's names of costs, and those of the fields of `Cost`."""
+from perfsuite.measure.targets.targets import Rates
 
 _MEMORY = {
     "argument_size_in_bytes": "argument_bytes",
@@ -53,10 +53,7 @@ _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 
 _RUNNING = _CONTROL - {"async-start"}
 
-_NO_WORK = _CONTROL | {
-    *("add-dependency", "after-all", "async-update", "bitcast", "constant", "domain", "get-tuple-element"),
-    *("opt-barrier", "parameter", "partition-id", "replica-id", "tuple"),
-}
+_NO_WORK = _CONTROL | FREE
 
 _TRANSFERS = ("copy-start", "infeed", "outfeed", "recv", "send")
 """What moves data while the device does something else."""
@@ -70,11 +67,6 @@ _ASKED_FOR = {
 """Primitives with which a program asks for data to move. The partitioner adds all other moves by itself."""
 
 _MOVES = ("MoveToHost", "MoveToDevice")
-_BOOKKEEPING = {
-    *("AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast"),
-    *("GatherScatterIndicesBitpacked", "X64Combine", "X64SplitHigh", "X64SplitLow"),
-}
-"""Custom calls that the TPU's compiler adds for its own use."""
 
 _GPU_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
 """The custom calls of kernels for a GPU."""
@@ -104,6 +96,10 @@ class _Placed(NamedTuple):
     parts: Sequence[Instruction]
 
     @property
+    def place(self) -> Place:
+        return self.within, self.op.name
+
+    @property
     def bytes(self) -> int:
         """The bytes of operands and results."""
         return _bytes_of(self.op.shapes) + _bytes_of(self.operands)
@@ -120,16 +116,14 @@ class _Placed(NamedTuple):
 def read_program(
     origin: Origin,
     module: HloModule,
-    cost: Mapping[str, float],
     memory: Mapping[str, int],
     donations: Sequence[DonatedArgument],
     unsplit: HloModule | None = None,
 ) -> Program:
     """The facts of a compiled program.
 
-    `unsplit` is the program of several slices before the compiler splits its collectives. `cost` is XLA's cost analysis
-    ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once and lacks what it does not
-    know; `memory` its memory statistics (`argument_size_in_bytes` and so on).
+    `unsplit` is the program of several slices before the compiler splits its collectives. `memory` are XLA's memory
+    statistics (`argument_size_in_bytes` and so on).
     """
     trips = trip_counts(module)
     model = CostModel(module, trips.counts)
@@ -138,58 +132,65 @@ def read_program(
     everything = list(_placed_in(module, runs))
     kernels = list(_placed_in(module, runs, _CONTROL))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
-    unestimated = (
-        *(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None),
-        *_operations(everything, _unknown_library_call),
+    unestimated = tuple(
+        _kernel(placed) if placed.op.custom_call_target in _KERNELS else placed.operation(placed.op.custom_call_target)
+        for placed in everything
+        if placed.op.opcode == "custom-call" and call_flops(placed.op, placed.operands) is None
     )
     loops = tuple(_loop(placed, trips.counts) for placed in kernels if placed.op.opcode == "while")
     at_least = tuple(loop for loop in loops if loop.iterations is None)
-    starts = {(placed.within, placed.op.name) for placed in kernels if _works(placed)}
+    starts = {placed.place for placed in kernels if _works(placed)}
     hidden = set(_hidden(kernels))
-    costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, model)
+    of_products = {placed.place: _product(placed) for placed in everything if _is_product(placed.op)}
+    known, in_all = model.total(), functools.partial(total_of, module, trips.counts)
+    exposed = {each.place: one for each, one in _each_collective(everything) if _identity(each.op) not in hidden}
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
-        flops=costs["flops"],
-        bytes_accessed=costs["bytes accessed"],
-        transcendentals=costs["transcendentals"],
+        known=known,
         **needed,
         donations_asked=len(donations),
         lost_donations=tuple(_lost(donations, module)),
-        fusions=tuple(_fusion(placed) for placed in kernels if placed.op.opcode == "fusion"),
+        fusions=tuple(_fusion(model, placed) for placed in kernels if placed.op.opcode == "fusion"),
         operations=tuple(
-            _sliced(model, runs, placed, placed.operation(placed.op.opcode)) for placed in kernels if _works(placed)
+            dataclasses.replace(
+                placed.operation(placed.op.opcode), bytes=model.instruction(placed.within, placed.op).bytes
+            )
+            for placed in kernels
+            if _works(placed)
         ),
-        launches=None if at_least else _of_one_run(module, trips.counts, starts),
-        sequential_steps=None if at_least else _of_one_run(module, trips.counts, ()),
+        launches=None if at_least else int(in_all(dict.fromkeys(starts, 1))),
+        sequential_steps=None if at_least else _sequential_steps(module, trips.counts),
         loops=loops,
         conditionals=tuple(placed.operation("conditional") for placed in kernels if placed.op.opcode == "conditional"),
         selections=tuple(placed.operation("conditional") for placed in everything if placed.op.opcode == "select"),
-        products=tuple(_product(placed) for placed in everything if _is_product(placed.op)),
-        **_collectives(
-            everything,
-            everything if unsplit is None else _placed_in(unsplit, run_counts(unsplit, trip_counts(unsplit).counts)),
+        products=tuple(of_products.values()),
+        compute_seconds=_compute_seconds(origin.rates, known.flops, of_products, in_all),
+        **_collectives(everything, module if unsplit is None else unsplit),
+        cross_slice_bytes=int(
+            in_all({each.place: _bytes_of(each.operands) for each in everything if _crosses_network(each.op, ["send"])})
         ),
-        exposed_collectives=None
+        exposed_collectives=None if origin.device_kind == "cpu" else tuple(exposed.values()),
+        exposed_collective_bytes=None
         if origin.device_kind == "cpu"
-        else tuple(each for placed, each in _each_collective(everything) if _identity(placed.op) not in hidden),
+        else int(in_all({place: each.bytes for place, each in exposed.items()})),
         custom_calls=_operations(everything, _custom_call),
         kernels=tuple(map(_kernel, of_the_user)),
         copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(placed)),
         transposes=tuple(placed.operation("transpose") for placed in everything if placed.op.opcode == "transpose"),
         host_transfers=_operations(everything, _host_transfer),
-        estimated_cycles=sum((placed.op.estimated_cycles or 0) * placed.runs for placed in kernels),
+        estimated_cycles=int(in_all({placed.place: placed.op.estimated_cycles or 0 for placed in kernels})),
         at_least=at_least,
         at_most=tuple(
             placed.operation(placed.op.opcode)
             for placed in everything
-            if (placed.within, placed.op.name) in trips.at_most or _branches_differ(model, placed.op)
+            if placed.place in trips.at_most or _branches_differ(model, placed.op)
         ),
         unestimated=unestimated,
     )
 
 
-def _placed_in(module: HloModule, runs: RunCounts, opcodes: Container[str] | None = None) -> Iterator[_Placed]:
+def _placed_in(module: HloModule, runs: Mapping[str, int], opcodes: Container[str] | None = None) -> Iterator[_Placed]:
     """The instructions of the entry and of every computation that it reaches, each once.
 
     With `opcodes`, only those that instructions of these call.
@@ -201,7 +202,7 @@ def _placed_in(module: HloModule, runs: RunCounts, opcodes: Container[str] | Non
         shapes = {op.name: op.shapes for op in computation.instructions}
         for op in computation.instructions:
             operands = tuple(shape for operand in op.operands for shape in shapes[operand])
-            placed = _Placed(op, operands, name, runs.times[name], reached[name], tuple(_inside(module, op)))
+            placed = _Placed(op, operands, name, runs[name], reached[name], tuple(_inside(module, op)))
             calls = op.calls if opcodes is None or op.opcode in opcodes else ()
             if new := [called for called in calls if called not in reached]:
                 reached |= dict.fromkeys(new, placed.source)
@@ -213,31 +214,9 @@ def _bytes_of(shapes: Iterable[Shape]) -> int:
     return sum(shape.bytes for shape in shapes)
 
 
-def _costs(cost: Mapping[str, float], model: CostModel) -> dict[str, float | None]:
-    """XLA's costs with the runs of loops, which its own leave out."""
-    once = CostModel(model.module, {})
-    costs: dict[str, float | None] = {}
-    for name, field in _COSTS.items():
-        if not model.counts and name in cost:
-            costs[name] = max(cost[name], 0.0)
-            continue
-        first, all_runs = getattr(once.total(), field), getattr(model.total(), field)
-        # What the model has otherwise than the compiler is in the loops as it is elsewhere.
-        beside = max(cost.get(name, first), 0.0) - first
-        costs[name] = float(round(all_runs + (beside * all_runs / first if first else beside)))
-    return costs
-
-
 def _operations(among: Iterable[_Placed], what: Callable[[_Placed], str | None]) -> tuple[Operation, ...]:
     """Those instructions for which `what` has a name."""
     return tuple(placed.operation(name) for placed in among if (name := what(placed)))
-
-
-def _sliced(model: CostModel, runs: RunCounts, placed: _Placed, operation: Operation) -> Operation:
-    """An operation with the bytes that it reads: each iteration of a loop has a slice of the same array."""
-    if placed.within not in runs.looped:
-        return operation
-    return dataclasses.replace(operation, bytes=model.instruction(placed.within, placed.op).bytes)
 
 
 def _branches_differ(model: CostModel, op: Instruction) -> bool:
@@ -259,12 +238,6 @@ def _kernel(placed: _Placed) -> Kernel:
     )
 
 
-def _unknown_library_call(placed: _Placed) -> str | None:
-    """The name of a library's function whose cost is not known."""
-    target = placed.op.custom_call_target
-    return target if is_library_call(target) and library_flops(placed.op, placed.operands) is None else None
-
-
 def _fusion_kind(op: Instruction) -> str:
     """XLA's own word, "kLoop" and so on; for a GPU's custom kernels what they are made with, "triton_gemm" or "triton".
 
@@ -277,7 +250,7 @@ def _fusion_kind(op: Instruction) -> str:
     return op.kernel.strip("_")
 
 
-def _fusion(placed: _Placed) -> Fusion:
+def _fusion(model: CostModel, placed: _Placed) -> Fusion:
     op = placed.op
     parts = [part for part in placed.parts if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
@@ -286,7 +259,7 @@ def _fusion(placed: _Placed) -> Fusion:
         f"{_fusion_kind(op)} fusion",
         op.op_name,
         placed.source,
-        placed.bytes,
+        model.instruction(placed.within, op).bytes,
         frozenset(names),
         op_names,
         runs=placed.runs,
@@ -306,7 +279,7 @@ def _works(placed: _Placed) -> bool:
     op = placed.op
     if op.opcode == "fusion":
         return not any(part.custom_call_target == "AsyncCollectiveDone" for part in placed.parts)
-    return not (op.opcode in _NO_WORK or op.opcode.endswith("-done") or op.custom_call_target in _BOOKKEEPING)
+    return not (op.opcode in _NO_WORK or op.opcode.endswith("-done") or op.custom_call_target in BOOKKEEPING)
 
 
 def _only_copies(placed: _Placed) -> bool:
@@ -317,31 +290,28 @@ def _only_copies(placed: _Placed) -> bool:
 
 
 def _loop(placed: _Placed, counts: Mapping[Place, int | None]) -> Loop:
-    iterations = counts.get((placed.within, placed.op.name))
+    iterations = counts.get(placed.place)
     what = f"loop of {'unknown' if iterations is None else format(iterations, ',')} iterations"
     return Loop(what, placed.op.op_name, placed.source, placed.bytes, iterations=iterations, runs=placed.runs)
 
 
-def _of_one_run(module: HloModule, counts: Mapping[Place, int | None], launches: Container[Place]) -> int:
-    """How many of the launches one run starts; without launches, how many iterations its innermost loops make.
-
-    Of a conditional the largest branch counts.
-    """
+def _sequential_steps(module: HloModule, counts: Mapping[Place, int | None]) -> int:
+    """How many iterations the innermost loops of one run make. Of a conditional the largest branch counts."""
 
     @functools.cache
-    def amount(name: str) -> int:
+    def steps(name: str) -> int:
         total = 0
         for op in module.computations[name].instructions:
-            called = [amount(called) for called in op.calls] if op.opcode in _CONTROL else []
+            called = [steps(called) for called in op.calls] if op.opcode in _CONTROL else []
             if op.opcode == "while":
                 total += (counts.get((name, op.name)) or 0) * (sum(called) or 1)
             elif op.opcode == "conditional":
                 total += max(called)
             else:
-                total += sum(called) + ((name, op.name) in launches)
+                total += sum(called)
         return total
 
-    return amount(module.entry)
+    return steps(module.entry)
 
 
 def _is_product(op: Instruction) -> bool:
@@ -365,9 +335,23 @@ def _product(placed: _Placed) -> Product:
     )
 
 
+def _compute_seconds(
+    rates: Rates | None,
+    flops: float,
+    products: Mapping[Place, Product],
+    in_all: Callable[[Mapping[Place, float]], float],
+) -> float:
+    """The time of the products at the rates of their types, and of other FLOP at the fastest."""
+    if rates is None:
+        return 0.0
+    others = flops - in_all({place: product.flops for place, product in products.items()})
+    seconds = in_all({place: product_seconds(rates, product) for place, product in products.items()})
+    return seconds + max(others, 0.0) / max(rates.peak_flops.values())
+
+
 def _custom_call(placed: _Placed) -> str | None:
     op = placed.op
-    if op.opcode != "custom-call" or op.custom_call_target in _BOOKKEEPING:
+    if op.opcode != "custom-call" or op.custom_call_target in BOOKKEEPING:
         return None
     return op.custom_call_target or "custom call"
 
@@ -391,16 +375,21 @@ def _lost(donations: Sequence[DonatedArgument], module: HloModule) -> Iterator[D
             yield dataclasses.replace(donation, reason=f"{donation.array}: no output took its memory")
 
 
-def _collectives(placed: Sequence[_Placed], unsplit: Iterable[_Placed]) -> dict[str, Any]:
+def _collectives(everything: Sequence[_Placed], unsplit: HloModule) -> dict[str, Any]:
     """The fields of `Program` that are collectives."""
-    named = [(each.op.name, operation) for each, operation in _each_collective(unsplit)]
-    across = _across_slices(placed, dict(named))
-    within = [each for name, each in named if name not in across]
+    counts = trip_counts(unsplit).counts
+    named = [
+        (each.place, operation)
+        for each, operation in _each_collective(_placed_in(unsplit, run_counts(unsplit, counts)))
+    ]
+    across = _across_slices(everything, {name: each for (_, name), each in named})
+    within = {place: each for place, each in named if place[1] not in across}
     # A sum over several slices is scattered inside each slice, sent to the others, and gathered.
     sums = {(each.op_name, each.source) for each in across.values() if each.what == "all-reduce"}
     moved = [each for _, each in named if each.what in _RESHARDS and (each.op_name, each.source) not in sums]
     return {
-        "collectives": tuple(within),
+        "collectives": tuple(within.values()),
+        "collective_bytes": int(total_of(unsplit, counts, {place: each.bytes for place, each in within.items()})),
         "resharding": tuple(each for each in moved if _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))),
         "cross_slice_collectives": tuple(across.values()),
     }
@@ -470,9 +459,9 @@ def _moved_bytes(placed: _Placed) -> int:
     return max(into, out - into if out > into else out)
 
 
-def _crosses_network(op: Instruction) -> bool:
-    """Whether a send or receive is between slices, and not with the host as its attributes say."""
-    return op.frontend_attributes.get("_xla_host_transfer_handler_name") == _MEGASCALE
+def _crosses_network(op: Instruction, opcodes: Container[str] = ("send", "recv")) -> bool:
+    """Whether it is a send or a receive between slices, and not with the host as its attributes say."""
+    return op.opcode in opcodes and op.frontend_attributes.get("_xla_host_transfer_handler_name") == _MEGASCALE
 
 
 def _across_slices(everything: Iterable[_Placed], unsplit: Mapping[str, Operation]) -> dict[str, Operation]:
@@ -483,7 +472,7 @@ def _across_slices(everything: Iterable[_Placed], unsplit: Mapping[str, Operatio
     across: dict[str, Operation] = {}
     for placed in everything:
         op = placed.op
-        if op.opcode != "send" or not _crosses_network(op):
+        if not _crosses_network(op, ["send"]):
             continue
         size = _bytes_of(placed.operands)
         name = op.frontend_attributes.get("_xla_host_transfer_rendezvous", "").rpartition("_")[0]

@@ -35,7 +35,7 @@ from perfsuite.measure.targets.target_worker import PROGRAM, REQUEST, RESULT
 from perfsuite.measure.targets.targets import Target
 from perfsuite.measure.words import plural
 
-FORMAT = 3
+FORMAT = 4
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
 # The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
@@ -86,14 +86,12 @@ class CompilerOutput:
     """A program as a compiler returns it.
 
     `hlo` is the optimised module, and `unsplit_hlo` that of a program on several slices before the compiler splits its
-    collectives between them, both `packed`. `cost` is XLA's cost analysis ("flops", "bytes accessed", ...), `memory`
-    its memory statistics ("temp_size_in_bytes", ..., "peak_memory_in_bytes"), both of one device's share. `compiler`
-    names the compiler's build. `compile_seconds` is what the compile took; where `cached` is true, it took place
-    earlier.
+    collectives between them, both `packed`. `memory` are XLA's memory statistics ("temp_size_in_bytes", ...) of one
+    device's share. `compiler` names the compiler's build. `compile_seconds` is what the compile took; where `cached` is
+    true, it took place earlier.
     """
 
     hlo: str
-    cost: dict[str, float]
     memory: dict[str, int]
     compile_seconds: float
     compiler: str

@@ -8,7 +8,7 @@ The folder holds `program.mlir`, a StableHLO text, and `request.json`:
 of `jax.jit(compiler_options=...)`. With `num_slices` in `topology` each slice has as many of the partitions, and
 `unsplit_hlo` is the program before the compiler splits collectives between slices. The worker writes `result.json`:
 
-    {"hlo": "...", "cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
+    {"hlo": "...", "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
 An error of the type `CapabilityLost` has a sentence for the user.
@@ -71,8 +71,6 @@ def main(folder: Path) -> None:
         stage = "report"
         result = {
             "hlo": packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto()),
-            # The GPU's compiler has none.
-            "cost": cost_analysis(executable.cost_analysis()) if request["platform"] == "tpu" else {},
             "memory": memory_statistics(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
             "compiler": _compiler(request["platform"], devices[0].client.platform_version),
@@ -104,12 +102,6 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the process that asked is gone")
-
-
-def cost_analysis(analysis: Any) -> dict[str, float]:
-    """XLA's cost analysis; some versions of jaxlib return a list with one entry a module, or None."""
-    analysis = analysis[0] if isinstance(analysis, list) else analysis
-    return {name: float(value) for name, value in (analysis or {}).items()}
 
 
 def memory_statistics(stats: Any) -> dict[str, int]:

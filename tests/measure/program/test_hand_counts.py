@@ -1,4 +1,4 @@
-"""FLOP of programs with loops, beside counts by hand, on the present device and for a TPU without one."""
+"""FLOP and bytes of programs beside counts by hand, on the present device, and for a TPU and a GPU without one."""
 
 import functools
 import operator
@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from support.compiled_texts import compile_here_or_for, spec
+from support.compiled_texts import compile_here_or_for, jitted, spec
+from support.compilers import skip_without_compiler
+from support.programs import program_of
 
 from perfsuite.measure.program.program_metrics import metrics_of
 
@@ -313,3 +315,129 @@ def test_collective_bytes_are_of_all_iterations():
     program = compile_here_or_for("tpu-v5e", function, whole)
     assert [collective.runs for collective in program.collectives] == [7]
     assert program.collective_bytes == 7 * 64 * 64 * 4
+
+
+ROWS = 64 * 1024 * 4
+"""Bytes of 64 rows of a table of 256 MiB."""
+TABLE, INDICES, VALUES = spec(65536, 1024), spec(64, dtype=jnp.int32), spec(64, 1024)
+CACHE, ENTRY = spec(8, 4096, 512), spec(8, 1, 512)
+
+
+def written(cache, entry, position):
+    return lax.dynamic_update_slice(cache, entry, (0, position, 0))
+
+
+TOUCHED = {
+    "gather": (lambda table, rows: table[rows], (TABLE, INDICES), 2 * ROWS),
+    "gather in a branch": (
+        lambda rows, table, index: lax.cond(index > 0, lambda: table[rows], lambda: jnp.zeros(VALUES.shape)),
+        (INDICES, TABLE, COUNT),
+        2 * ROWS,
+    ),
+    # Donated: each of these would copy the table otherwise.
+    "scatter": (lambda table, rows, values: table.at[rows].set(values), (TABLE, INDICES, VALUES), 2 * ROWS),
+    "scatter that adds": (lambda table, rows, values: table.at[rows].add(values), (TABLE, INDICES, VALUES), 3 * ROWS),
+    "cache": (written, (CACHE, ENTRY, COUNT), 2 * 4 * ENTRY.size),
+    "cache in a loop": (
+        lambda cache, entry: lax.fori_loop(0, 10, lambda i, cache: written(cache, entry, i), cache),
+        (CACHE, ENTRY),
+        10 * 2 * 4 * ENTRY.size,
+    ),
+    # Two rows read, one written, in each iteration.
+    "rows in a loop": (
+        lambda table: lax.fori_loop(0, 50, lambda i, total: total + table[3 * i, :], jnp.zeros(1024)),
+        (TABLE,),
+        50 * 3 * 1024 * 4,
+    ),
+}
+
+
+@pytest.mark.parametrize("target", [None, "gpu-h100", "tpu-v5e"])
+@pytest.mark.parametrize("case", TOUCHED)
+def test_bytes_are_those_that_a_gather_a_scatter_and_an_update_touch(case, target):
+    function, arguments, touched = TOUCHED[case]
+    if target is not None:
+        skip_without_compiler(target)
+    program = program_of(jitted(function, *arguments, donate_argnums=0), target)
+    # A TPU pads scalars and indices, and writes some rows twice.
+    assert touched <= program.bytes_accessed < touched * (3 if target == "tpu-v5e" else 1.01)
+
+
+def triangular(a, b):
+    return jax.scipy.linalg.solve_triangular(a, b, lower=True)
+
+
+M = 1024
+MATRIX = spec(M, M)
+FACTORISED = {
+    "cholesky": (jnp.linalg.cholesky, (MATRIX,), M**3 / 3),
+    "lu": (jnp.linalg.solve, (MATRIX, MATRIX), (2 / 3 + 2) * M**3),
+    "qr": (jnp.linalg.qr, (MATRIX,), 8 / 3 * M**3),
+    "triangular": (triangular, (MATRIX, spec(M, 512)), M * M * 512),
+    "triangular, complex": (triangular, (spec(M, M, dtype=jnp.complex64),) * 2, 4 * M**3),
+    "eigenvectors": (jnp.linalg.eigh, (spec(3, 256, 256),), 3 * 9 * 256**3),
+    "singular vectors": (jnp.linalg.svd, (MATRIX,), 20 / 3 * M**3),
+    "singular values": (lambda x: jnp.linalg.svd(x, compute_uv=False), (MATRIX,), 8 / 3 * M**3),
+}
+
+
+@pytest.mark.parametrize("case", FACTORISED)
+def test_calls_of_lapack_count_as_their_books_count_them(case):
+    function, arguments, flops = FACTORISED[case]
+    program = compile_here_or_for(None, function, *arguments)
+    # Beside them are a few operations for each element.
+    assert program.flops == pytest.approx(flops, rel=0.015)
+    assert program.bytes_accessed >= sum(shape.size * shape.dtype.itemsize for shape in arguments)
+
+
+@pytest.mark.parametrize(("target", "products"), [(None, 4), ("gpu-h100", 4), ("tpu-v5e", 3)])
+def test_a_complex_product_counts_its_real_ones(target, products):
+    """A TPU's compiler makes three of them, and some sums."""
+    program = compile_here_or_for(target, jnp.matmul, *(spec(M, M, dtype=jnp.complex64),) * 2)
+    assert program.flops == pytest.approx(products * 2 * M**3, rel=0.01)
+    assert sum(product.flops for product in program.products) == products * 2 * M**3
+
+
+@pytest.mark.parametrize("target", [None, "gpu-h100"])
+def test_operations_on_complex_numbers_count_those_on_real_ones(target):
+    numbers = spec(64, dtype=jnp.complex64)
+    for function, operations in ((lambda x, y: x * y, 6), (lambda x, y: x + y, 2)):
+        assert compile_here_or_for(target, function, numbers, numbers).flops == 64 * operations
+
+
+@pytest.mark.parametrize("target", [None, "tpu-v5e"])
+def test_a_ragged_product_counts_what_is_multiplied(target):
+    """On the CPU all groups times all rows, of which a mask keeps what is asked for."""
+    arguments = spec(512, 128), spec(4, 128, 256), spec(4, dtype=jnp.int32)
+    program = compile_here_or_for(target, lax.ragged_dot, *arguments)
+    assert program.flops == pytest.approx(2 * 512 * 128 * 256 * (1 if target else 4), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("target", "function", "call"),
+    [
+        (None, lambda x: lax.top_k(x.ravel(), 8), "TopK"),
+        ("gpu-h100", lambda x: lax.top_k(x.ravel(), 8), "__gpu$TopK"),
+        ("gpu-h100", lambda x: lax.approx_max_k(x.ravel(), 8), "__gpu$TopK"),
+        ("tpu-v5e", jnp.linalg.eigh, "EighTpu"),
+    ],
+)
+def test_an_unknown_call_makes_costs_unknown_and_the_known_part_stays_gated(target, function, call):
+    def after_a_product(x):
+        return function(x @ x)
+
+    program = compile_here_or_for(target, after_a_product, SQUARE)
+    assert (program.flops, program.bytes_accessed, program.transcendentals, program.bounds) == (None, None, None, {})
+    assert {each.what for each in program.unestimated} == {call}
+    # The GPU's compiler makes its call without a line.
+    assert target == "gpu-h100" or program.unestimated[0].source.file == __file__
+    metrics = {metric.name.partition(" ")[2]: metric for metric in metrics_of(program)}
+    assert not {"flops", "bytes accessed", "transcendentals"} & metrics.keys()
+    assert PRODUCT <= metrics["known flops"].value < 1.2 * PRODUCT
+    assert metrics["known flops"].kind == metrics["known bytes accessed"].kind == "size"
+    assert metrics["known bytes accessed"].value >= 3 * 4 * SQUARE.size, "the product's arrays, and the call's"
+
+
+def test_a_call_of_the_host_costs_the_device_its_arrays():
+    program = compile_here_or_for(None, lambda x: jax.pure_callback(lambda x: x, x, x), SQUARE)
+    assert (program.flops, program.bytes_accessed) == (0, 2 * 4 * SQUARE.size)

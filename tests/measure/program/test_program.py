@@ -1,6 +1,7 @@
 """What a program's facts come to: memory, what limits it, and which operations one kernel holds."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +9,15 @@ import pytest
 from jax import lax
 from jax.experimental import pallas
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
-from support.compiled_texts import ORIGIN, TEXTS, jitted, read, spec
+from support.compiled_texts import ORIGIN, TEXTS, jitted, module, read, spec
+from support.compilers import skip_without_compiler
 from support.cuda_needed import needs_cuda_plugin
 from support.libtpu_needed import needs_libtpu
 from support.programs import program_of
 
+from perfsuite.measure.hlo.costs import Cost
 from perfsuite.measure.hlo.module import SourceFrame
-from perfsuite.measure.program.program import Operation, compute_seconds, rate_of
+from perfsuite.measure.program.program import Operation, Product, product_seconds, rate_of
 from perfsuite.measure.targets.targets import Rates, peak_rates, target
 
 TRAIN = read(TEXTS["train_v5e"])
@@ -40,16 +43,14 @@ def test_a_program_fits_where_its_peak_does(memory, fits, margin):
 
 
 def test_the_bound_is_the_largest_time():
-    program = known(flops=1001.0, bytes_accessed=100.0, products=(), collectives=())
+    program = known(known=Cost(flops=1001, bytes=100), compute_seconds=10.01, collective_bytes=0)
     assert program.bounds == {"compute": 10.01, "memory": 10.0}
     assert (program.bound, program.bound_seconds) == ("compute", 10.01)
-    assert known(flops=999.0, bytes_accessed=100.0, products=()).bound == "memory"
+    assert known(known=Cost(flops=999, bytes=100), compute_seconds=9.99).bound == "memory"
 
 
 def test_what_collectives_move_counts_where_the_rates_are_published():
-    moved = (Operation("all-reduce", "", None, 600, runs=2),)
-    sent = (Operation("all-reduce", "", None, 30, runs=5),)
-    program = known(flops=0.0, bytes_accessed=1.0, products=(), collectives=moved, cross_slice_collectives=sent)
+    program = known(known=Cost(bytes=1), compute_seconds=0.0, collective_bytes=1200, cross_slice_bytes=150)
     assert program.bound == "memory"
     rates = dataclasses.replace(RATES, link_bandwidth=4.0, network_bandwidth=0.4)
     program = dataclasses.replace(program, rates=rates)
@@ -109,9 +110,45 @@ def test_the_rate_is_that_of_the_type(rates, dtype, precision, rate):
 
 
 def test_types_without_a_rate_count_nothing_and_other_flops_the_fastest():
-    products = [("bf16", "default", 197e12), ("s4", "default", 1e20)]
-    assert compute_seconds(V5E, products, 0.0) == pytest.approx(1)
-    assert compute_seconds(V5E, products, 393e12) == pytest.approx(2)
+    for dtype, seconds in (("bf16", 1.0), ("s4", 0.0)):
+        product = Product("", "", None, 0, dtypes=(dtype, dtype), precision="default", flops=197 * 10**12)
+        assert product_seconds(V5E, product) == pytest.approx(seconds)
+    origin = dataclasses.replace(ORIGIN, rates=V5E)
+    assert read(module("%n = f32[8,16]{1,0} negate(%a)"), origin=origin).compute_seconds == pytest.approx(128 / 393e12)
+
+
+def test_a_bound_has_of_a_conditional_its_largest_branch():
+    """As its FLOP and bytes have."""
+    skip_without_compiler("tpu-v5e")
+
+    def products(count):
+        return lambda w, x: functools.reduce(lambda x, _: x @ w, range(count), x)
+
+    def function(index, w, x):
+        return lax.switch(index, [products(1), products(3), products(2)], w, x)
+
+    square = spec(2048, 2048, dtype=jnp.bfloat16)
+    program = program_of(jitted(function, spec(dtype=jnp.int32), square, square), "tpu-v5e")
+    seconds = 3 * 2 * 2048**3 / 197e12
+    assert len(program.products) == 6
+    assert program.bounds["compute"] == pytest.approx(seconds, rel=1e-6)
+    alone = program_of(jitted(products(3), square, square), "tpu-v5e")
+    assert program.estimated_cycles < 1.5 * alone.estimated_cycles, "all branches have two times its products"
+
+
+@needs_libtpu
+def test_collective_bytes_have_of_a_conditional_its_largest_branch():
+    mesh = AbstractMesh((4,), ("d",))
+
+    def reduced(index, x):
+        once, thrice = (lambda x: lax.psum(x, "d")), (lambda x: lax.psum(jnp.tile(x, 3), "d")[: x.shape[0]])
+        return lax.cond(index[0] > 0, once, thrice, x)
+
+    body = jax.shard_map(reduced, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+    whole = NamedSharding(mesh, PartitionSpec())
+    program = program_of(jitted(body, spec(1, sharding=whole), spec(4096, sharding=whole)), "tpu-v5e")
+    assert sorted(each.bytes for each in program.collectives) == [4 * 4096, 3 * 4 * 4096]
+    assert program.collective_bytes == 3 * 4 * 4096
 
 
 SIZE = 4096

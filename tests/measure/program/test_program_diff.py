@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from support.compiled_texts import TEXTS, computation, module, read
 
+from perfsuite.measure.hlo.costs import Cost
 from perfsuite.measure.program.program_diff import program_differences
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}
@@ -45,6 +46,7 @@ APART = module(
 def test_a_kernel_that_split_is_told_with_its_place_whatever_the_function_is_called():
     assert program_differences(read(TOGETHER), read(APART)).splitlines() == [
         "launches: 1 -> 2 (+100.00%)",
+        "bytes accessed: 1,024 -> 2,048 (+100.00%)",
         "fusions: 1 -> 2 (+100.00%)",
         "+ 1 x kLoop fusion in m.py: m.py:14",
         "unfused: exp and tanh were in one kernel: m.py:3",
@@ -57,7 +59,7 @@ def test_an_operation_that_runs_alone_now_did_split():
     %k = f32[8,16]{1,0} fusion(%a), kind=kLoop, calls=%one, metadata={op_name="jit(g)/exp"}
     %l = f32[8,16]{1,0} tanh(%k), metadata={op_name="jit(g)/tanh"}
     """
-    changed = dataclasses.replace(read(module(lines, ALONE[0])), flops=1.0)
+    changed = dataclasses.replace(read(module(lines, ALONE[0])), known=Cost(flops=1))
     assert "unfused: exp and tanh were in one kernel: m.py:3" in program_differences(read(TOGETHER), changed)
 
 
@@ -75,11 +77,13 @@ def test_the_parts_that_grew_are_told_with_their_lines():
     )
     assert program_differences(before, after).splitlines() == [
         "launches: 1 -> 3 (+200.00%)",
+        "bytes accessed: 1,024 -> 3,072 (+200.00%)",
         "copies: 1 -> 3 (+200.00%)",
         "+ 2 x copy in m.py: m.py:7",
     ]
     assert program_differences(after, before).splitlines() == [
         "launches: 3 -> 1 (-66.67%)",
+        "bytes accessed: 3,072 -> 1,024 (-66.67%)",
         "copies: 3 -> 1 (-66.67%)",
         "- 2 x copy in m.py: m.py:5",
     ]

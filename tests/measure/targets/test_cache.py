@@ -16,7 +16,7 @@ from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.cache import locked, prune, read, write
 
 KEY, OTHER = "ab" * 32, "cd" * 32
-ENTRY = {"hlo": "HloModule é", "cost": {"flops": 3.0}}
+ENTRY = {"hlo": "HloModule é", "memory": {"temp_size_in_bytes": 3}}
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from support.libtpu_needed import needs_libtpu
 from support.warm_compilers import WarmCompilers
 
 import perfsuite
+from perfsuite.measure.hlo.costs import CostModel
 from perfsuite.measure.hlo.module import Instruction, read_module
 from perfsuite.measure.targets import target_available, target_compiler
 from perfsuite.measure.targets.target_available import TargetError, TargetUnavailable
@@ -114,7 +115,7 @@ def reference():
 def test_the_program_is_the_one_that_jax_compiles(reference, which, partitions):
     expected = reference[which]
     compiled = compile_for(V5E, expected["stablehlo"].encode(), partitions=partitions)
-    assert compiled.cost == expected["cost"]
+    assert CostModel(read_module(compiled.hlo), {}).total().flops == pytest.approx(expected["cost"]["flops"], rel=1e-3)
     assert compiled.memory == expected["memory"]
     assert compiled.memory["alias_size_in_bytes"] > 0, "a donation was asked for"
     assert instructions(compiled.hlo) == instructions(expected["hlo"])
@@ -130,7 +131,7 @@ def test_every_tpu_compiles_and_says_how_much_memory_it_has(name, monkeypatch, r
     monkeypatch.setattr(target_compiler, "_exit_code", request.getfixturevalue("_compilers").exit_code)
     known = target(name)
     compiled = compile_for(known, SMALL)
-    assert compiled.cost["flops"] > 2 * 256 * 512 * 128
+    assert CostModel(read_module(compiled.hlo), {}).total().flops > 2 * 256 * 512 * 128
     assert known.device_kind in compiled.compiler
     with pytest.raises(CompileFailed) as failure:
         compile_for(known, HUGE)
@@ -172,7 +173,7 @@ def test_a_text_that_is_none_is_told_apart_from_a_refusal():
 
 # The cache -----------------------------------------------------------------------------------------------------------
 
-ENTRY = {"hlo": "HloModule m", "cost": {"flops": 1.0}, "memory": {}, "compile_seconds": 2.0, "compiler": "TFRT"}
+ENTRY = {"hlo": "HloModule m", "memory": {}, "compile_seconds": 2.0, "compiler": "TFRT"}
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_a_program_is_compiled_once(runs, tmp_path):
     again = compile_for(V5E, SMALL, cache=tmp_path)
     assert (first.cached, again.cached, len(runs)) == (False, True, 1)
     assert again.compile_seconds == first.compile_seconds == 2.0
-    assert (again.hlo, again.cost, again.compiler) == (first.hlo, first.cost, first.compiler)
+    assert (again.hlo, again.memory, again.compiler) == (first.hlo, first.memory, first.compiler)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 compiled = compile_for(target({V5E.name!r}), text, cache=cache)
 loaded = "libtpu" in Path("/proc/self/maps").read_text()
-print(compiled.cached, compiled.compile_seconds, compiled.cost["flops"], loaded)
+print(compiled.cached, compiled.compile_seconds, compiled.memory["argument_size_in_bytes"], loaded)
 """
 
 
@@ -366,7 +367,7 @@ def test_a_worker_that_is_killed_costs_only_its_own_program(tmp_path):
         pytest.raises(CompilerCrashed, match="the compiler for tpu-v5e crashed: its process was ended by SIGKILL"),
     ):
         compile_for(V5E, SMALL, cache=tmp_path)
-    assert compile_for(V5E, SMALL, cache=tmp_path).cost["flops"] > 0
+    assert compile_for(V5E, SMALL, cache=tmp_path).hlo
 
 
 @needs_libtpu
@@ -509,7 +510,7 @@ def test_compile_options_reach_the_compiler():
     with pytest.raises(CompileFailed, match="no_such_option") as failure:
         compile_for(V5E, SMALL, options={"no_such_option": "1"})
     assert not failure.value.out_of_memory
-    assert compile_for(V5E, SMALL, options={"xla_tpu_scoped_vmem_limit_kib": "16384"}).cost["flops"] > 0
+    assert compile_for(V5E, SMALL, options={"xla_tpu_scoped_vmem_limit_kib": "16384"}).hlo
 
 
 @pytest.mark.parametrize(
