@@ -182,6 +182,8 @@ class ActiveHooks:
         self.is_worker = is_worker
         self.rerun: dict[str, TestRecord] = {}
         """Tests that failed and are going to run again, by id."""
+        self.is_headed = False
+        """Whether the header was written."""
         self.saved: list[SaveResult] = []
         self.not_saved = ""
         self.page: Path | None = None
@@ -204,7 +206,9 @@ class ActiveHooks:
                 f"JAX has {count} processes, and had no coordination service when the session began: call "
                 "jax.distributed.initialize() in the conftest.py of the rootdir"
             )
-        return header if config.get_verbosity() >= 0 and not config.option.no_header else []
+        shown = config.get_verbosity() >= 0 and not config.option.no_header and not self.is_headed
+        self.is_headed = True
+        return header if shown else []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item):
@@ -390,7 +394,7 @@ class ActiveHooks:
             trace_summary(terminalreporter, self.session, self.rootpath)
             last = self._where_all_is(terminalreporter.config)
             session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, len(last))
-            if self.session.records and workers.is_main(terminalreporter.config):  # it collects no tests
+            if self.session.records and workers.is_main(terminalreporter.config):  # it collects what waits, if any
                 for line in self._header(terminalreporter.config):
                     terminalreporter.line(line)
             for note in dict.fromkeys(note for record in self.session.records for note in record.notes):

@@ -69,6 +69,7 @@ def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(projec
     result = project.runpytest_subprocess("--perf-save", "-n1", "--dist=loadgroup", "--junitxml=first.xml")
     result.assert_outcomes(passed=10)
     result.stdout.fnmatch_lines(["2 tests for a quiet machine: now, in the main process"])
+    assert sum(line.startswith("perfsuite: baselines ") for line in result.outlines) == 1, "one header"
     assert places(project) == ["calls gw0", "time gw0", "time main", "timed main"]
     recorded = metrics(project, "cpu")
     assert recorded["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
