@@ -152,8 +152,8 @@ def test_information_is_written_only_with_another_metric_of_its_test_and_is_neit
     merged, changes = merge(old, {"t": new | {"calls": count(4)}})
     assert merged.metrics["t"] == new | {"calls": count(4)}
     assert {change.id: change.direction for change in changes} == {"import": "same", "share": "same", "calls": "worse"}
-    merged, _ = merge(old, {"t": {"import": info(9.0, UPGRADED)}})
-    assert merged.metrics["t"]["import"].value == 9.0
+    merged, (change,) = merge(old, {"t": {"import": info(9.0, UPGRADED)}})
+    assert (merged.metrics["t"]["import"].value, change.direction) == (9.0, "same")
 
 
 @pytest.mark.parametrize("fields", [{"unit": "calls"}, {"kind": "size"}, {"better": "higher"}])
