@@ -49,9 +49,9 @@ class Budget:
     traces: float | None = None
     """`perf.first_call`: functions that JAX traces for a call."""
     folded_flops: float | None = None
-    """`perf.first_call`: FLOP of a call's programs that depend on no argument."""
+    """`perf.first_call`: FLOP that depend on no argument."""
     folded_bytes: float | None = None
-    """`perf.first_call`: the size of what these compute, bytes."""
+    """`perf.first_call`: their results, bytes."""
     equations: float | None = None
     """`perf.first_call`: equations of the jaxprs of a call's programs."""
     stablehlo_bytes: float | None = None
@@ -71,15 +71,15 @@ class Budget:
     transfers: float | None = None
     """`perf.transfers`: implicit transfers and callbacks of one warm call."""
     blocking_reads: float | None = None
-    """`perf.transfers`: reads of arrays in one warm call that the host waits for."""
+    """`perf.transfers`: reads that one warm call waits for."""
     programs: float | None = None
-    """`perf.memory`: programs that a step compiles, and JAX keeps."""
+    """`perf.memory`: programs that a step compiles."""
     leaked_arrays: float | None = None
     """`perf.memory`: live arrays that a step adds and nothing frees."""
     leaked_bytes: float | None = None
     """`perf.memory`: device bytes that a step adds and nothing frees."""
     cyclic_bytes: float | None = None
-    """`perf.memory`: device bytes that a step leaves in cycles, for Python's collector."""
+    """`perf.memory`: device bytes that a step leaves in cycles."""
     undonated: float | None = None
     """`perf.donation`: arrays of the carried state that a step keeps in memory twice."""
     peak_bytes: float | None = None

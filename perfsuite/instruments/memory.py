@@ -11,10 +11,10 @@ from perfsuite.measure.runtime.memory import SUFFIXES, Memory, StepDonation, don
 MEMORY = declare(
     "perf.memory",
     {
-        "programs": "programs that a step compiles, and JAX keeps",
+        "programs": "programs that a step compiles",
         "leaked_arrays": "live arrays that a step adds and nothing frees",
         "leaked_bytes": "device bytes that a step adds and nothing frees",
-        "cyclic_bytes": "device bytes that a step leaves in cycles, for Python's collector",
+        "cyclic_bytes": "device bytes that a step leaves in cycles",
     },
 )
 DONATION = declare("perf.donation", {"undonated": "arrays of the carried state that a step keeps in memory twice"})

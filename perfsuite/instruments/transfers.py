@@ -13,7 +13,7 @@ TRANSFERS = declare(
     "perf.transfers",
     {
         "transfers": "implicit transfers and callbacks of one warm call",
-        "blocking_reads": "reads of arrays in one warm call that the host waits for",
+        "blocking_reads": "reads that one warm call waits for",
     },
     private=(capabilities.TRANSFERS,),
 )
@@ -26,7 +26,7 @@ class TransfersInstrument(Instrument):
         """Count the transfers and callbacks of one warm call, and the reads that it waits for; any increase fails.
 
         `Budget(transfers=)` limits the implicit transfers and the callbacks together, `Budget(blocking_reads=)` the
-        reads, asked for or not, between which the host waits.
+        reads, explicit ones too.
         """
         __tracebackhide__ = True
         limits = self._begin(TRANSFERS, budget)
