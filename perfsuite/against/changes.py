@@ -51,8 +51,6 @@ _ONE_SIDED = (Verdict.NEW, Verdict.MISSING, Verdict.NOT_COMPARABLE)
 _TOLERANCE = 0.05
 """By how much a ratio that a test records may be worse: both are of this machine and of now, not of another day."""
 
-_LOST_DONATION = "lost donation: fewer bytes of donated arguments are reused for outputs"
-
 _SAME = Environment("the same on both sides", 1, "", "", "", "")
 
 
@@ -241,10 +239,7 @@ def judge(test: str, id: str, old: Entry | None, new: Entry | None, place: Place
     # Both are of this machine. The gate must not name the versions, which differ for every metric.
     now = old.environment if old and old.environment else _SAME
     result = judge_baseline(test, metric, old, now=now, tolerance=_TOLERANCE)
-    if not result.failed:
-        return result
-    cause = _LOST_DONATION if metric.name.endswith(" alias bytes") else ""
-    return dataclasses.replace(result, where=place.line, cause=cause)
+    return dataclasses.replace(result, where=place.line) if result.failed else result
 
 
 def _runs(base: Run, head: Run) -> dict[str, tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]]:

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,6 +17,12 @@ PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
 
 _SIGNIFICANT_DIGITS = 6
 
+PARTS_READABLE = 12
+"""So many parts of a metric have their names in a file, the largest; the others have short hashes of them."""
+
+DIGEST_MARK = "#"
+"""Begins such a hash."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -23,7 +30,7 @@ class Entry:
 
     `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
     device's compiler on a machine without the device; or "reported" by the document that `source` names: that never
-    gates. `detail` splits a count or a size into its parts. `label` is what people call the metric, where its id is
+    gates. `detail` splits a count or a size into all its parts. `label` is what people call the metric, where its id is
     another; nothing compares it.
 
     Numbers are held as the file writes them: whole counts and sizes exactly, other floats with 6 significant digits. So
@@ -154,9 +161,19 @@ def entry_of(metric: Metric, environment: Environment | None, provenance: Proven
         interval=interval,
         samples=metric.samples,
         better=metric.better,
-        detail=metric.detail,
+        detail=_compact(metric.detail or {}),
         label=None if metric.name == metric.id else metric.name,
     )
+
+
+def digest(name: str) -> str:
+    """The short hash of a part's name."""
+    return DIGEST_MARK + hashlib.blake2s(name.encode(errors="backslashreplace"), digest_size=4).hexdigest()
+
+
+def _compact(detail: Mapping[str, int]) -> dict[str, int]:
+    ordered = sorted(detail, key=lambda name: (-detail[name], name))
+    return {name if place < PARTS_READABLE else digest(name): detail[name] for place, name in enumerate(ordered)}
 
 
 def metric_of(id: str, entry: Entry, target: str | None = None) -> Metric:

@@ -162,19 +162,22 @@ LINEAR = 1.05
 
 
 def growing(scaling: Scaling, power: float = LINEAR) -> str:
-    """How a metric grows with the size, and where most of a count is; empty where that may be with `power` or less."""
+    """How a metric grows with the size, and a count's steepest part; empty where it may be with `power` or less."""
     if scaling.exponent is None or scaling.exponent.interval.low <= power:
         return ""
     pairs = sorted(zip(scaling.units.tolist(), scaling.values.tolist(), strict=True))
     values = ", ".join(f"{number(value)} at {units:g}" for units, value in pairs)
     sentence = f"it grows with the power {scaling.exponent.value:.3g} of the size ({values})"
-    if scaling.largest is None:
+    if scaling.smallest is None or scaling.largest is None:
         line = f"R^2 of a line is {scaling.r_squared:.3f}, its intercept {number(scaling.intercept)} us"
         return f"{sentence}; {line}"
-    if scaling.largest.detail:
-        part, amount = next(iter(scaling.largest.detail.items()))
+    small, large = scaling.smallest.detail or {}, scaling.largest.detail or {}
+    times = float(scaling.units.max() / scaling.units.min())
+    if large:
+        part = max(large, key=lambda name: large[name] - times * small.get(name, 0))
         place = (scaling.largest.places or {}).get(part)
-        sentence += f"; most of it: {part} ({amount:,})" + (f" at {place}" if place else "")
+        sentence += f"; above all {part} ({small.get(part, 0):,} -> {large[part]:,})"
+        sentence += f" at {place}" if place else ""
     return sentence
 
 

@@ -4,8 +4,9 @@ Everything here is made of a gate's fields, and nothing reads a sentence back.
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.baseline_file import SaveResult
@@ -17,6 +18,9 @@ OTHERS_NAMED = 4
 """How many metrics that failed beside the first a test's message names."""
 
 _STRICT = " (--perf-strict)"
+
+_PART_OF_CALLS = re.compile(" (?:by|in) ")
+"""Between the function and its origin: "tree:leaves by jax:map in step (train.py)"."""
 
 _IRREGULAR = {"misses": "miss", "copies": "copy"}
 """Units of perfsuite that do not become a singular by losing an s."""
@@ -86,18 +90,32 @@ def explanation(result: Result) -> str:
     return "\n".join(filter(None, [in_full(result), to_do and f"first: {to_do}"]))
 
 
-def explained(results: Iterable[Result]) -> Result:
-    """The failed gate that a test's message has in full: the first that got worse, else missing, undecided or new."""
+def by_weight(results: Iterable[Result]) -> list[Result]:
+    """The failed gates with the one that matters most first, which a test's message has in full.
+
+    What got worse comes before what is missing, undecided and new. Of what got worse, that comes first which was not
+    there before, or is lost; then what grew most. A symptom costs nothing by itself, and stands behind what costs.
+    """
     ranks = {None: 0, Verdict.INCONCLUSIVE: 2, Verdict.NEW: 3}
-    return min(results, key=lambda result: 1 if result.verdict == Verdict.MISSING else ranks[result.strict])
+
+    def weight(result: Result) -> tuple[int, bool, float, bool]:
+        metric = result.metric
+        if result.strict or result.verdict == Verdict.MISSING:
+            return ranks[result.strict] or 1, False, 0.0, False
+        lost = metric.better == "higher" and metric.kind == "count"
+        grown = math.inf if lost else abs(relative_change(result) or 0.0)
+        return 0, metric.symptom, -grown, metric.kind != "count"
+
+    return sorted(results, key=weight)
 
 
 def failure(results: Sequence[Result]) -> str:
-    """Why a test failed: its first failed gate in full, the one thing to do first, and which others failed."""
+    """Why a test failed: the failed gate that matters most in full, what to do first, and which others failed."""
+    results = by_weight(results)
     unrecorded = [result for result in results if result.strict == Verdict.NEW]
     undecided = [result for result in results if result.strict == Verdict.INCONCLUSIVE]
     lost = [result for result in results if result.verdict == Verdict.MISSING]
-    worst = explained(results)
+    worst = results[0]
     if worst.strict:
         others = (undecided or unrecorded)[1:]
         also = [_also("undecided" if undecided else "without a baseline", others)] if others else []
@@ -181,13 +199,25 @@ def evidence_lines(result: Result) -> list[str]:
 def growth(parts: Sequence[Part], unit: str) -> str:
     """Which parts of a metric in `unit` got worse, by how much, and where they are."""
     if unit == HOST_CALLS:
-        origins = [origin for part in parts for origin in part.place.split(", ")]
-        places = dict.fromkeys(origin for origin in origins if " at " in origin or advice_on(origin))
-        named = ", ".join(f"{part.name} ({_grown_by(part)})" for part in parts)
-        return f"more calls of {named}" + (f", made in {', '.join(places)}" if places else "")
+        return f"more calls of {'; '.join(_more_calls(parts))}"
     verb = "fell" if parts[0].amount < 0 else "grew"
     at = (f"{part.name} ({_grown_by(part)})" + (f" at {part.place}" if part.place else "") for part in parts)
     return f"{verb}: {', '.join(at)}"
+
+
+def _more_calls(parts: Sequence[Part]) -> Iterator[str]:
+    """The functions that are called more, by what the user's code calls for it."""
+    by_place: dict[str, list[Part]] = {}
+    for part in parts:
+        by_place.setdefault(part.place, []).append(part)
+    for place, functions in by_place.items():
+        names = [_PART_OF_CALLS.split(part.name)[0] for part in functions]
+        called = ", ".join(f"{name} ({_grown_by(part)})" for name, part in zip(names, functions, strict=True))
+        origin, _, line = place.partition(" at ")
+        if names == [origin] and line:
+            yield f"{called} at {line}"
+        else:
+            yield f"{called}, made in {place}" if line or advice_on(place) else called
 
 
 def verdict_counts(verdicts: Iterable[Verdict]) -> str:
@@ -281,7 +311,7 @@ def _finding(result: Result) -> str:
 
 
 def over(results: Sequence[Result]) -> str:
-    """The open metrics that lie over their limit, each with its figure: `step ratio 1.57 x (+57 %, limit +50 %)`."""
+    """The open metrics that lie over their limit, with figure and cause: `step ratio 1.57 x (+57 %, limit +50 %)`."""
 
     def in_short(result: Result) -> str:
         metric, by = result.metric, ""
@@ -291,7 +321,8 @@ def over(results: Sequence[Result]) -> str:
             )
         elif result.limit is not None:
             by = f" (limit {_exact(result.limit, metric.kind)})"
-        return f"{metric.title} {number(metric.value)} {metric.unit}{by}"
+        why = f": {result.cause.splitlines()[0]}" if result.cause else ""
+        return f"{metric.title} {number(metric.value)} {metric.unit}{by}{why}"
 
     return f"{', '.join(map(in_short, results[:OTHERS_NAMED]))}{_and_more(results)}"
 
@@ -347,8 +378,7 @@ def _advice(result: Result) -> list[str]:
 
 
 def _grown_by(part: Part) -> str:
-    sign = "+" if part.amount > 0 else "-"
-    return f"{sign}{abs(part.amount):,}" + {"": "", "at least": " or more", "at most": " at most"}[part.bound]
+    return f"{part.amount:+,}"
 
 
 def _span(metric: Metric) -> str:
@@ -380,11 +410,12 @@ def _exact(value: float, kind: Kind) -> str:
 
 
 def _in_short(result: Result) -> str:
-    """`step flops 1,000 -> 1,100 FLOP (+10 %)`."""
+    """`step flops 1,000 -> 1,100 FLOP (+10 %, model.py:42 in attend)`."""
     metric = result.metric
     before = "" if result.baseline is None else f"{number(result.baseline)} -> "
-    by = f" ({change(metric.value / result.baseline - 1, 3)})" if result.baseline and result.baseline > 0 else ""
-    return f"{metric.title} {before}{number(metric.value)} {metric.unit}{by}"
+    by = [change(metric.value / result.baseline - 1, 3)] if result.baseline and result.baseline > 0 else []
+    by += [part.place or part.name for part in result.grown[:1]]
+    return f"{metric.title} {before}{number(metric.value)} {metric.unit}" + (f" ({', '.join(by)})" if by else "")
 
 
 def _and_more(results: Sequence[object]) -> str:

@@ -3,10 +3,10 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Literal
 
-from perfsuite.gate.baseline import Entry, metric_of
+from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, metric_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
 from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
 
@@ -70,13 +70,11 @@ PARTS_NAMED = 3
 class Part:
     """A part of a metric that got worse, by `amount` in the metric's unit: negative where it fell and more is better.
 
-    A list of parts may hold the largest only, so an amount may be known from one side: at least, or at most, so much.
     `place` is where in the source the part is now.
     """
 
     name: str
     amount: int
-    bound: Literal["", "at least", "at most"] = ""
     place: str = ""
 
 
@@ -320,10 +318,8 @@ def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str |
     if entry.provenance == "reported":
         return f"the baseline is reported ({entry.source}), not measured"
     if (entry.unit, entry.kind, entry.better) != (metric.unit, metric.kind, metric.better):
-        if metric.kind == "info":
-            return (
-                f"recorded as {entry.kind}, and now information, which no gate judges: pytest --perf-save replaces it"
-            )
+        if "info" in (metric.kind, entry.kind):
+            return f"recorded as {entry.kind}, now {metric.kind}: no gate judges information"
         return (
             f"recorded as {entry.kind} in {entry.unit} ({entry.better} is better), "
             f"now {metric.kind} in {metric.unit} ({metric.better} is better): "
@@ -360,36 +356,19 @@ def _limits(entry: Entry, tolerance: float) -> tuple[float, float]:
 
 
 def _parts(metric: Metric, entry: Entry) -> tuple[Part, ...]:
-    """The parts of the metric that got worse, the most important ones first, and where they are now."""
-    now, then = metric.detail or {}, entry.detail or {}
+    """The parts of the metric that got worse, those that did most first, and where they are now."""
+    places = metric.places or {}
+    names = {digest(name): name for name in (*(metric.detail or ()), *(entry.detail or ()), *places)}
+    now, then = (
+        {names.get(name, name): amount for name, amount in (detail or {}).items()}
+        for detail in (metric.detail, entry.detail)
+    )
     if (metric.value and not now) or (entry.value and not then):
         return ()  # not split on both sides; nothing has no parts
-    if metric.better == "lower":
-        parts = _grown(then, entry.value, now)[:PARTS_NAMED]
-    else:
-        fell = _grown(now, metric.value, then)[:PARTS_NAMED]
-        parts = [dataclasses.replace(part, amount=-part.amount) for part in fell]
-    places = metric.places or {}
-    return tuple(dataclasses.replace(part, place=places.get(part.name, "")) for part in parts)
-
-
-def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> list[Part]:
-    """The parts in `large` that are more than in `small`, whose metric is `total`.
-
-    Those that grew most come first. Both lists may hold the largest parts only, so of one that is not in `small` only
-    the most that it can have been is known. One that may be new comes last where it need not have grown at all.
-    """
-    # A part that is off the list is no larger than the last on it, nor than what the list leaves of the metric. A list
-    # that is shorter than the other was not cut.
-    left = int(total) - sum(small.values())
-    unlisted = max(0, min([left, *small.values()])) if len(small) >= len(large) else 0
-    grown, perhaps_new = [], []
-    for name, value in large.items():
-        if name in small or unlisted == 0:
-            grown.append(Part(name, value - small.get(name, 0)))
-        elif value > unlisted:
-            grown.append(Part(name, value - unlisted, "at least"))
-        elif value > 0:
-            perhaps_new.append(Part(name, value, "at most"))
-    parts = sorted((part for part in grown if part.amount > 0), key=lambda part: -part.amount)
-    return parts + sorted(perhaps_new, key=lambda part: -part.amount)
+    changes = {name: now.get(name, 0) - then.get(name, 0) for name in {**now, **then}}
+    worse = [
+        Part(name, amount, places.get(name, ""))
+        for name, amount in changes.items()
+        if (amount > 0 if metric.better == "lower" else amount < 0) and not name.startswith(DIGEST_MARK)
+    ]
+    return tuple(sorted(worse, key=lambda part: -abs(part.amount))[:PARTS_NAMED])

@@ -170,7 +170,7 @@ class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined]
 
     def __init__(self, failures: Sequence[Result]):
         super().__init__(messages.failure(failures), pytrace=False)
-        self.where = messages.explained(failures).where
+        self.where = messages.by_weight(failures)[0].where
 
 
 class ActiveHooks:

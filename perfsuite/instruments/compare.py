@@ -78,8 +78,8 @@ class CompareInstrument(Instrument):
         self._keep(pair, compared.comparison, ratio)
         results = limits.judge(self._test, metrics, compared)
         by_baseline = self._judge.judge(self._test, ratio, allowed)
-        failing = [result for result in (*results, by_baseline) if self._judge.fails(result)]
-        cause, unknown = self._why(pair, compared.comparison) if failing else ("", "")
+        over = [result for result in (*results, by_baseline) if self._judge.fails(result) or result.open_over]
+        cause, unknown = self._why(pair, compared.comparison) if over else ("", "")
         evidence = dataclasses.replace(compared.evidence("ratio"), cause=cause, unexplained=unknown)
         self._recorder.add(ratio, tolerance, evidence)
         self._recorder.add(overhead, tolerance)

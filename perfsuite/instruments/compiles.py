@@ -24,6 +24,12 @@ NO_COMPILES = declare("perf.no_compiles", private=(COMPILE_EVENTS,))
 COUNT_COMPILES = declare("perf.count_compiles", private=(COMPILE_EVENTS,))
 
 
+_WARMED_EARLIER = (
+    "a test that runs alone also compiles what earlier tests compile for it in a session: run the function once before "
+    "the block (perf.warm)"
+)
+
+
 class CompilesInstrument(Instrument):
     def warm(
         self, fn: Callable, over: Sequence[tuple | Call], *, budget: Budget = NO_BUDGET, name: str | None = None
@@ -98,4 +104,4 @@ class CompilesInstrument(Instrument):
         for stage, count in counts.items():
             detail = {function: getattr(each, stage) for function, each in by_function.items() if getattr(each, stage)}
             metric = Metric(f"{measured.name} {stage}", count, stage, "count", detail=detail, places=places)
-            self._recorder.add(measured.metrics([metric])[0])
+            self._recorder.add(measured.metrics([metric])[0], evidence=Evidence(unexplained=_WARMED_EARLIER))

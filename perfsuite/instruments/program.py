@@ -97,7 +97,7 @@ class ProgramInstrument(Instrument):
         raise BudgetExceeded(refused.note)  # also where nothing gates: there is no program
 
     def _record_program(self, kept: Mapping[str, Any], program: Program, measured: Measured) -> None:
-        """Record the metrics; the first that fails says how the program differs from that of the baseline.
+        """Record the metrics; the one that matters most says how the program differs from that of the baseline.
 
         When baselines are saved, what the compiler said goes into the cache under the name of test and program, so that
         a later failure on the same machine can show what is different. The baseline file has the parts of metrics only.
@@ -113,9 +113,9 @@ class ProgramInstrument(Instrument):
         for what in FACTS:
             reason = loops if what in ("launches", "sequential steps") and program.at_least else why
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
-        failing = next((metric for metric in metrics if self._recorder.fails(metric)), None)
+        gravest = self._recorder.gravest(metrics)
         for metric in metrics:
-            lines = self._against_baseline(program, measured) if metric is failing else ()
+            lines = self._against_baseline(program, measured) if metric is gravest else ()
             entry = self._judge.entries(self._test, program.target).get(metric.id)
             gone = (entry.detail or {}).keys() - (metric.detail or {}).keys() if entry is not None else set()
             # Of what is gone, only a conditional has a place: that of the select in its function.

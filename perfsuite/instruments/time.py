@@ -45,7 +45,7 @@ TAIL_TOLERANCE = 9.0
 """A 99th percentile fails at ten times its baseline, where a step in a hundred stalls. With two busy neighbours on two
 cores that of a 9 ms step rose by a factor of 2.2 to 5.6 without any change of code."""
 
-_NO_REFERENCE = "one time has no reference in this run: perf.compare has one"
+_NO_REFERENCE = "a plain time has no reference; perf.compare with the old code has one, or perfsuite against REV"
 
 
 class TimeInstrument(Instrument):

@@ -93,7 +93,8 @@ class Metric:
     present device. `quickest` is the value by the quickest blocks of what was sampled: other processes slow some
     blocks, and code slows most. `at_least` says which places of the source make the value a lower bound: loops
     counted once whose iterations depend on data. `at_most` says which make it an upper bound: conditionals of which
-    the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve").
+    the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve"). A
+    `symptom` costs nothing by itself, so a message names it after what costs.
 
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.
@@ -113,6 +114,7 @@ class Metric:
     at_least: tuple[str, ...] = ()
     at_most: tuple[str, ...] = ()
     id: str = ""
+    symptom: bool = False
 
     def __post_init__(self):
         if not self.id:

@@ -54,7 +54,7 @@ def html(report: Report) -> str:
         style=Markup(_source("style.css")),
         report=report,
         anchors={test.test: f"t{place}" for place, test in enumerate(report.tests, 1)},
-        results=sorted(report.results, key=lambda result: result.verdict, reverse=True),
+        results=[each for verdict in reversed(Verdict) for each in report.of_verdict(verdict)],
         explained={
             verdict: [each for each in report.of_verdict(verdict) if messages.reason(each)] for verdict in _EXPLAINED
         },

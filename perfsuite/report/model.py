@@ -75,8 +75,9 @@ class Report:
         return [result for test in self.tests for result in test.results]
 
     def of_verdict(self, verdict: Verdict) -> list[Result]:
-        """The results with one verdict, in the order of the session."""
-        return [result for result in self.results if result.verdict == verdict]
+        """The results with one verdict: failures by weight, others in the order of the session."""
+        results = [result for result in self.results if result.verdict == verdict]
+        return messages.by_weight(results) if verdict.fails else results
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -108,7 +109,7 @@ def verdict_counts_of(results: Iterable[Result]) -> dict[Verdict, int]:
 
 def why(test: TestRecord) -> str:
     """The message of a test that failed, and the reasons of the failures that it only names."""
-    failures = [result for result in test.results if result.verdict == Verdict.FAIL]
+    failures = messages.by_weight(result for result in test.results if result.verdict == Verdict.FAIL)
     others = [messages.explanation(result) for result in failures if messages.reason(result) not in test.message]
     return "\n\n".join([test.message or "no message", *filter(None, others)])
 

@@ -264,7 +264,7 @@ def session_summary(
 def _untold(record: TestRecord) -> list[Result]:
     """The gates without the one that the message of a failed test explains."""
     failed = [result for result in record.results if result.failed]
-    told = messages.explained(failed) if failed and not record.passed else None
+    told = messages.by_weight(failed)[0] if failed and not record.passed else None
     return [result for result in record.results if result is not told]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.gate.messages import by_weight
 from perfsuite.gate.verdict import Result
 
 REQUEST = pytest.StashKey[pytest.FixtureRequest]()
@@ -94,13 +95,14 @@ _PLACE = re.compile(r"(?:^|\s)(?P<file>[^\s:]+\.\w+):(?P<line>[0-9]+)\b")
 
 
 def blamed(results: Sequence[Result], call: pytest.CallInfo[Any], root: Path) -> Line | None:
-    """The first line in the project that the failed gates name; else the innermost one that the exception passed.
+    """The first line in the project that the failed gates name, the gravest first; else the innermost one that the
+    exception passed.
 
     None where neither is in the project.
     """
     if call.excinfo is None:
         return None
-    failed = [result for result in results if result.failed]
+    failed = by_weight(result for result in results if result.failed)
     named = (part.place for result in failed for part in result.grown)
     called = (result.where for result in failed)
     shown = call.excinfo.traceback.filter(call.excinfo)

@@ -162,6 +162,12 @@ class Recorder:
         """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
         return self._judge.fails(self._judge.judge(self._test, metric, self.tolerance(tolerance)))
 
+    def gravest(self, metrics: Iterable[Metric]) -> Metric | None:
+        """Of the metrics that are going to fail against their baselines, the one that a message has in full."""
+        results = (self._judge.judge(self._test, metric, self._tolerance) for metric in metrics)
+        failed = messages.by_weight(filter(self._judge.fails, results))
+        return failed[0].metric if failed else None
+
     def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
         """Raise `BudgetExceeded`, with the likely cause, where a metric is over its limit."""
         __tracebackhide__ = True  # a failure is shown at the test's own line

@@ -118,7 +118,7 @@ def test_each_plant_is_named_with_its_line_and_the_rest_is_silent(project, again
     (project.root / "tests" / "test_new.py").write_text(TEST_OF_ANOTHER)
     (project.root / "only_here.py").write_text("")
     try:
-        status, values, written = against()
+        status, values, _ = against()
     finally:
         (project.root / "steps.py").write_text(STEPS)
         for name in ("tests/test_new.py", "only_here.py"):
@@ -129,14 +129,14 @@ def test_each_plant_is_named_with_its_line_and_the_rest_is_silent(project, again
     }
     calls = worse["test_host", "host host calls"]
     assert [(part["name"], part["amount"], part["place"]) for part in calls["grown"]] == [
-        ("steps:look", 1, "steps:look at steps.py:7 in host")
+        ("steps:look in host (steps.py)", 1, "steps:look at steps.py:7 in host")
     ]
     assert calls["where"] == "tests/test_steps.py:7"
-    donation = worse["test_donation", "update alias bytes"]
+    donation = worse["test_donation", "update reused donations"]
     assert (donation["metric"]["value"], donation["where"]) == (0, "tests/test_steps.py:10")
-    assert "lost donation" in written
+    assert [(part["name"], part["amount"]) for part in donation["grown"]] == [("args[0]", -1)]
     assert worse["test_compiles", "compiles"]["grown"] == [
-        {"name": "by_flag", "amount": 1, "bound": "", "place": f"steps.py:{_line(text, 'by_flag(x, flag)', last=True)}"}
+        {"name": "by_flag", "amount": 1, "place": f"steps.py:{_line(text, 'by_flag(x, flag)', last=True)}"}
     ]
     flops = worse["test_program", "model flops"]["grown"]
     assert [part["place"] for part in flops] == [f"steps.py:{_line(text, 'jnp.tanh')} in model"]

@@ -20,7 +20,7 @@ from flax.training.train_state import TrainState
 
 from perfsuite import call
 from perfsuite.gate import messages
-from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline import Entry, entry_of
 from perfsuite.gate.diagnosis import HOST_CALL_US, busiest, likely_cause
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Verdict, judge_baseline
@@ -511,6 +511,46 @@ def test_the_baseline_names_the_call_that_makes_the_new_host_calls_and_what_to_d
     assert A_PASS in reason
 
 
+HELPERS = 40
+
+
+def epoch(model, batches, extra=""):
+    """A loop whose other calls are many, and not new."""
+    for batch in batches:
+        for helper in OTHER_CALLS:
+            helper(batch)
+        filtered_step(model, batch)
+        if extra == "repr":
+            [repr(number) for number in range(9)]
+        if extra == "leaves":
+            jax.tree.leaves(model)
+
+
+OTHER_CALLS = [
+    eval(f"lambda x: [len([i]) for i in range({number})]", {"__name__": f"helper{number}"}) for number in range(HELPERS)
+]
+filtered_step = eqx.filter_jit(lambda model, x: x.sum())
+
+
+@pytest.mark.parametrize(
+    ("extra", "offset", "says", "advice"),
+    [
+        ("repr", 7, "more calls of builtins:repr (+36) at {line} in epoch", PYTHON),
+        ("leaves", 9, "made in jax._src.tree:leaves at {line} in epoch", A_PASS),
+    ],
+)
+def test_the_baseline_blames_what_grew_and_not_what_is_largest(extra, offset, says, advice):
+    before, after = (host_calls(call(epoch, model(), [X] * 4, each)).metrics("epoch")[0] for each in ("", extra))
+    recorded = entry_of(before, HERE)
+    assert len(recorded.detail) > HELPERS
+    assert recorded.detail.keys() - before.detail.keys(), "the names of the smaller parts are short"
+    reason = messages.reason(judge_baseline("test", after, recorded, now=HERE))
+    line = f"test_overhead_causes.py:{epoch.__code__.co_firstlineno + offset}"
+    assert says.format(line=line) in reason
+    assert advice in reason
+    assert FILTER_JIT not in reason
+
+
 def test_a_budget_of_host_calls_names_the_call_that_makes_most_of_them_and_what_to_do():
     wrong, _ = nnx_split_on_every_step()
     said = busiest(host_calls(wrong))
@@ -520,5 +560,5 @@ def test_a_budget_of_host_calls_names_the_call_that_makes_most_of_them_and_what_
 
 def test_every_entry_has_a_source_and_words_of_its_own():
     assert len({pair.name for pair in PAIRS}) == len(PAIRS) >= 30
-    known = ("issue", "measured")
+    known = ("issue", "pull request", "measured")
     assert all(any(word in pair.source for word in known) and pair.says for pair in PAIRS)

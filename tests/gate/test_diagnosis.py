@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from perfsuite.gate.advice import advice_on
-from perfsuite.gate.diagnosis import busiest, likely_cause, unexplained
+from perfsuite.gate.diagnosis import busiest, growing, likely_cause, unexplained
 from perfsuite.measure.call import call
-from perfsuite.measure.metric import Estimate, Interval
+from perfsuite.measure.metric import Estimate, Interval, Metric
 from perfsuite.measure.private.libraries import waits
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls, host_calls
 from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.timing.scaling import Scaling
 from perfsuite.measure.timing.waits import Asynchrony
 
 ASYNCHRONOUS = (100.0, 1000.0)
@@ -240,3 +241,19 @@ def test_a_function_that_nothing_is_known_of_gets_no_advice():
     assert advice_on("mine:step") == ""
     assert "perf.fast_path says why" in advice_on("jax._src.pjit:_cpp_pjit.<locals>.cache_miss")
     assert not waits("mine:step")
+
+
+def test_the_part_that_grows_faster_than_the_size_is_named_and_not_the_largest():
+    def count(**parts):
+        return Metric(
+            "step equations", sum(parts.values()), "equations", "count", detail=parts, places={"pairs": "a.py:3"}
+        )
+
+    units, power = np.array([2.0, 4.0, 8.0]), Estimate(2.0, Interval(2.0, 2.0))
+    scaled = Scaling(
+        *("step", "equations", units, units**2, Estimate(1.0, Interval(1.0, 1.0)), 0.0, 1.0, 1),
+        exponent=power,
+        smallest=count(layers=200, pairs=4),
+        largest=count(layers=800, pairs=64),
+    )
+    assert growing(scaled).endswith("; above all pairs (4 -> 64) at a.py:3")

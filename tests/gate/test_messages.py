@@ -69,12 +69,25 @@ def test_one_metric_is_its_reason_and_what_to_do_first():
 
 
 def test_other_metrics_are_named_in_one_line():
-    said = failure([result("a"), result("b", 9), result("c", baseline=None, source="budget")])
+    said = failure([result("b", 9), result("a", 14), result("c", baseline=None, source="budget")])
     assert said.splitlines() == [
-        "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
+        "a is 14 fusions, +7 (+100 %) over the baseline 7 fusions",
         "first: if you intend this change, record it: pytest --perf-save",
         "also worse: b 7 -> 9 fusions (+28.6 %); c 8 fusions",
     ]
+
+
+def test_what_was_not_there_before_comes_first_and_then_what_grew_most():
+    flops = Result("t", Metric("flops", 130, "FLOP", "size"), Verdict.FAIL, "baseline", 101, baseline=100)
+    fusions = Result("t", Metric("fusions", 30, "f", "size", symptom=True), Verdict.FAIL, "baseline", 1, baseline=1)
+    reused = Result("t", Metric("reused", 3, "buffers", "count", "higher"), Verdict.FAIL, "baseline", 4, baseline=4)
+    added = result("callback", 1, baseline=0)
+    gone = dataclasses.replace(flops, metric=Metric("gone", 1, "x", "size"), verdict=Verdict.MISSING)
+    order = [each.metric.name for each in messages.by_weight([gone, fusions, flops, result("b", 9), added, reused])]
+    assert order == ["callback", "reused", "flops", "b", "fusions", "gone"]
+    message = failure([gone, fusions, flops, reused])
+    assert message.startswith("reused is 3 buffers, 1 (-25 %) under the baseline 4 buffers")
+    assert message.index("also worse: flops") < message.index("fusions") < message.index("also missing: gone")
 
 
 def test_metrics_without_a_baseline_are_counted():
@@ -139,6 +152,13 @@ def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said)
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
     metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
     assert messages.why_open(Result("t", metric, Verdict.INCONCLUSIVE, "budget", 1.0, rerun=rerun)) == said
+
+
+def test_an_open_metric_over_its_limit_has_its_figure_and_its_cause():
+    metric = Metric("step ratio", 1.57, "x", "ratio", interval=Interval(1.4, 1.6))
+    judged = Result("t", metric, Verdict.INCONCLUSIVE, "baseline", 1.5, 0.5, 1.0, cause="more programs: 3\n  move them")
+    assert judged.open_over
+    assert messages.over([judged]) == "step ratio 1.57 x (+57 %, limit +50 %): more programs: 3"
 
 
 def test_what_explains_a_result_of_two_sides_is_a_line_a_fact():

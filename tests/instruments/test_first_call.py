@@ -99,8 +99,8 @@ def test_every_count_is_recorded_and_compared_with_its_baseline(project: pytest.
     gated.assert_outcomes(failed=2)
     gated.stdout.fnmatch_lines(
         [
-            "step equations is 3 equations, +1 (+50 %) over the baseline 2 equations; grew: model.py:step (+1) at *",
-            "also worse: step traces *",
+            "step * over the baseline * at model.py:11*",
+            "also worse: *; step equations 2 -> 3 equations (+50 %, model.py:11 (add, mul, tanh)); *",
         ]
     )
     # Of code that does something else each time no gate fails, because no change of it need be to blame.

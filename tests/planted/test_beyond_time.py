@@ -154,6 +154,6 @@ def test_each_plant_fails_against_the_baselines_of_the_step_before(planted):
             "*step leaked arrays is 1 array a step, +1 over the baseline 0 arrays a step*",
             "*likely cause: float32[[][]]: 1 more a step*module global `*.losses`*",
             "*step undonated arrays is 1 array, +1 over the baseline 0 arrays*",
-            "also worse: step undonated bytes 0 -> 64 bytes",
+            "also worse: step undonated bytes 0 -> 64 bytes (args[[]0]*",
         ]
     )

@@ -325,6 +325,24 @@ PLANTS = [
         TPU, GPU,
     ),
     *planted(
+        "no donation any more", "model", "jax.jit(train_step, donate_argnums=0)", "jax.jit(train_step)",
+        [
+            r"\ntrain_step reused donations.* is 0 buffers, \d+ \(-100 %\) under the baseline \d+ buffers; fell: args\[0\]",
+        ],
+        TPU, GPU, None,
+    ),
+    *planted(
+        "a cast to float32", "model", "keep = jax.random", "x = x.astype(jnp.float32); keep = jax.random",
+        [r"bf16 to f32 in dropout \(model.py\) \(\+1\) at {line} in dropout"],
+        GPU,
+    ),
+    *planted(
+        "an output of a wider type", "model", 'return new | {"step": step, "losses": losses}, loss',
+        'return new | {"step": step, "losses": losses}, jnp.ones((64, 64)) * loss',
+        [r"\ntrain_step output bytes.*; grew: result\[1\] \(\+16,380\)"],
+        None,
+    ),
+    *planted(
         "a float32 product", "model", 'x @ params["up"].astype(BF16)', '(x @ params["up"]).astype(BF16)',
         [r"float32 products", r"f32 \w+ in block \(model.py\) \(\+\d\) at {line} in block"],
         TPU,

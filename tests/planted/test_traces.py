@@ -101,7 +101,7 @@ def test_a_time_without_a_reference_has_no_cause_but_its_longest_operations(run)
     fails(
         run(PLANTED, *lines),
         "*step to * is * over the baseline *",
-        "cause unknown: one time has no reference in this run: perf.compare has one",
+        "cause unknown: a plain time has no reference; perf.compare with the old code has one, or perfsuite against REV",
         "traced, a run: * us, *; the longest operations:",
         "  jit_step: *sort*: * us, 1 x",
     )

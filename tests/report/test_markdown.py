@@ -140,9 +140,9 @@ def test_what_changed_is_a_table_with_regressions_first():
         "### 3 fail, 1 improved: `pytest --perf-save` records what improved",
         "| test | metric | base | head | change |\n"
         "| --- | --- | --- | --- | --- |\n"
+        "| `t::a` | `from nothing` | 0 | 3 calls | **from 0** |\n"
         "| `t::a` | `slower` | 2 | 3 x | **+50 %** |\n"
         "| `t::a` | `over` | 1.5 (budget) | 3 \\[2.9, 3.1\\] x | **+100 %** |\n"
-        "| `t::a` | `from nothing` | 0 | 3 calls | **from 0** |\n"
         "| `t::a` | `better` | 1.25 | 1 x | -20 % |",
     ]
 

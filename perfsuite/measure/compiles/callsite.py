@@ -138,7 +138,7 @@ def location(frame: FrameType) -> str:
 def outside_of_python(frame: FrameType) -> FrameType:
     """The innermost frame that is in none of Python's own modules; `frame` itself where that is what measures."""
     for outer, _ in traceback.walk_stack(frame):
-        kind = _kind(outer.f_globals.get("__name__") or "", outer.f_code.co_filename)
+        kind = code_kind(outer.f_globals.get("__name__") or "", outer.f_code.co_filename)
         if kind != "python":
             return frame if kind in ("harness", "stand-in") else outer
     return frame
@@ -210,7 +210,8 @@ def is_harness(module: str) -> bool:
 
 
 @functools.cache
-def _kind(module: str, filename: str) -> CodeKind:
+def code_kind(module: str, filename: str) -> CodeKind:
+    """Whose code a function is, by its module and its file."""
     package, installed = module.partition(".")[0], "-packages" in filename
     if filename.startswith("<frozen") or (filename.startswith(STANDARD_LIBRARY) and not installed):
         return "python"
@@ -232,7 +233,7 @@ def _frames(frame: FrameType) -> tuple[list[FrameType], FrameType | None, FrameT
     caller: FrameType | None = None
     called = measured = False
     for outer, _ in traceback.walk_stack(frame):
-        kind = _kind(outer.f_globals.get("__name__") or "", outer.f_code.co_filename)
+        kind = code_kind(outer.f_globals.get("__name__") or "", outer.f_code.co_filename)
         # What measures may call a library's function itself. Then no library frame further out belongs to that call.
         measured = measured or (bool(library) and kind == "harness")
         if kind in _PASSED_OVER:
@@ -262,7 +263,7 @@ def _maker(library: list[FrameType], function: Any) -> str:
     """The library whose code gave JAX a function of the library's own."""
     code = getattr(function, "__code__", None)
     package = str(getattr(function, "__module__", None) or "").partition(".")[0]
-    if code is None or package in ("jax", "jaxlib") or _kind(package, code.co_filename) != "library":
+    if code is None or package in ("jax", "jaxlib") or code_kind(package, code.co_filename) != "library":
         return ""
     callers = ((frame.f_globals.get("__name__") or "").partition(".")[0] for frame in library)
     return package if package == next((each for each in callers if each not in ("jax", "jaxlib")), "") else ""

@@ -33,8 +33,6 @@ from perfsuite.measure.private.jax_stack import behind_bound
 from perfsuite.measure.program.lowering import inner_jaxprs
 from perfsuite.measure.words import plural
 
-PARTS_KEPT = 12
-"""How many parts a metric names."""
 PRIMITIVES_NAMED = 3
 
 NOT_USERS = "libraries"
@@ -184,9 +182,7 @@ class FirstCall:
         """The counts and sizes, by the field of `Budget` that limits each."""
         metrics = {}
         for field, (suffix, unit, kind) in COUNTED.items():
-            amounts, lines = self.parts(field)
-            detail = dict(list(amounts.items())[:PARTS_KEPT])
-            places = {part: place for part, place in lines.items() if part in detail}
+            detail, places = self.parts(field)
             value = self.value(field)
             metrics[field] = Metric(name + suffix, value, unit, kind, detail=detail or None, places=places or None)
         return metrics

@@ -68,6 +68,8 @@ class Compilation:
     stacks: Mapping[int, Stack]
     unsplit_hlo: str | None = None
     kernel_estimates: tuple[KernelEstimate, ...] = ()
+    arguments: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def program(self) -> Program:
         """The facts. Raises `MeasurementError` where the compiler says them in a form that perfsuite does not know."""
@@ -84,7 +86,8 @@ class Compilation:
         restored = restoring(self.stacks)
         module = with_estimates(read_module(self.hlo, restored=restored), self.kernel_estimates)
         unsplit = None if self.unsplit_hlo is None else read_module(self.unsplit_hlo, restored=restored)
-        return read_program(self.origin, module, self.memory, self.donations, unsplit)
+        paths = {"arguments": self.arguments, "outputs": self.outputs}
+        return read_program(self.origin, module, self.memory, self.donations, unsplit, **paths)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
@@ -161,6 +164,8 @@ def compile_call(
         stacks=stacks,
         unsplit_hlo=output.unsplit_hlo,
         kernel_estimates=lowered.kernel_estimates,
+        arguments=lowered.arguments,
+        outputs=lowered.outputs,
     )
 
 

@@ -65,7 +65,8 @@ class KernelEstimate:
 class LoweredCall:
     """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on.
 
-    `kernel_estimates` are those of all Pallas kernels in the trace.
+    `kernel_estimates` are those of all Pallas kernels in the trace. `arguments` and `outputs` are the paths of those
+    that the program has, in its order.
     """
 
     text: str
@@ -74,6 +75,8 @@ class LoweredCall:
     lower_seconds: float
     lowered: jax.stages.Lowered
     kernel_estimates: tuple[KernelEstimate, ...] = ()
+    arguments: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 def lower_call(
@@ -108,9 +111,21 @@ def lower_call(
     module: Any = lowered.compiler_ir("stablehlo")
     attributes = module.operation.attributes
     partitions = attributes["mhlo.num_partitions"].value if "mhlo.num_partitions" in attributes else 1
-    donations = tuple(_donations(lowered, module, trace, call))
+    leaves = _argument_leaves(lowered, trace, call)
+    parameters = _parameters(trace, module, leaves)
+    donations = tuple(_donations(leaves, parameters, call.fn))
     estimates = () if trace.traced is None else estimates_in(trace.traced.jaxpr.jaxpr)
-    return LoweredCall(lowered.as_text(debug_info=True), partitions, donations, seconds, lowered, estimates)
+    outputs = (path for path, _ in jax.tree_util.tree_leaves_with_path(lowered.out_info))
+    return LoweredCall(
+        lowered.as_text(debug_info=True),
+        partitions,
+        donations,
+        seconds,
+        lowered,
+        estimates,
+        arguments=tuple(leaves[leaf][0] for leaf in sorted(parameters, key=parameters.__getitem__)),
+        outputs=tuple(f"result{jax.tree_util.keystr(path)}" for path in outputs),
+    )
 
 
 @contextlib.contextmanager
@@ -141,19 +156,21 @@ def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:
     return fn, args, kwargs
 
 
-def _donations(lowered: jax.stages.Lowered, module: Any, trace: Lowering, call: Call) -> Iterator[DonatedArgument]:
+def _argument_leaves(lowered: jax.stages.Lowered, trace: Lowering, call: Call) -> list[tuple[str, Any]]:
+    """The path and JAX's description of each leaf of the arguments."""
     infos = jax.tree_util.tree_leaves_with_path(lowered.args_info)
-    if not any(info.donated for _, info in infos):
-        return
     paths = _paths(trace.leaves, call) if trace.leaves is not None and len(trace.leaves) == len(infos) else {}
-    parameters = _parameters(trace, module, len(infos))
-    source = _definition(call.fn)
-    for number, (path, info) in enumerate(infos):
+    named = enumerate(infos)
+    return [(paths.get(number) or f"args{jax.tree_util.keystr(path[1:])}", info) for number, (path, info) in named]
+
+
+def _donations(leaves: list[tuple[str, Any]], parameters: dict[int, int], fn: Any) -> Iterator[DonatedArgument]:
+    source = _definition(fn)
+    for number, (path, info) in enumerate(leaves):
         if info.donated:
-            name = paths.get(number) or f"args{jax.tree_util.keystr(path[1:])}"
             array = f"{info.dtype}[{','.join(map(str, info.shape))}]"
             size = math.prod(info.shape) * info.dtype.itemsize
-            yield DonatedArgument(name, array, size, parameters.get(number), source)
+            yield DonatedArgument(path, array, size, parameters.get(number), source)
 
 
 def _definition(fn: Any) -> SourceFrame | None:
@@ -170,17 +187,16 @@ def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
     return {number: path_by_id[id(leaf)] for number, leaf in enumerate(leaves) if id(leaf) in path_by_id}
 
 
-def _parameters(trace: Lowering, module: Any, count: int) -> dict[int, int]:
+def _parameters(trace: Lowering, module: Any, leaves: list[tuple[str, Any]]) -> dict[int, int]:
     """Leaf number to parameter number. JAX drops arguments that the program does not use; names say which."""
     named = (each for each in module.body if "sym_name" in each.attributes)
     main = next(each for each in named if each.attributes["sym_name"].value == "main")
     arguments = list(main.regions[0].blocks[0].arguments)
-    if len(arguments) == count:
-        return {number: number for number in range(count)}
+    if len(arguments) == len(leaves):
+        return {number: number for number in range(len(leaves))}
     names = () if trace.traced is None else argument_names(trace.traced)
-    if not names:
+    if not names and any(info.donated for _, info in leaves):
         LOWERING.check("perf.program of a call that donates arguments, and gives some that its program does not use,")
-        return {}
     locations = [_ARGUMENT_NAME.match(str(argument.location)) for argument in arguments]
     by_name = {name[1]: parameter for parameter, name in enumerate(locations) if name}
     return {leaf: by_name[name] for leaf, name in enumerate(names) if name in by_name}

@@ -238,6 +238,9 @@ class Program(Origin):
     `programs` are those of which this one is the sum, a run each, where a call runs several: then the memory is that of
     the one that needs most.
 
+    `argument_sizes` and `output_sizes` have bytes by path (`args[0]['w']`, `result[1]`); empty where the compiler has
+    others than JAX. `widening_conversions` are those to a wider float that the code asks for, each line once.
+
     `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
     device. `bytes_accessed` is the sum over the operations: an array that two read counts twice, and one that stays on
     the chip counts too.
@@ -250,7 +253,9 @@ class Program(Origin):
     alias_bytes: int
     code_bytes: int
 
-    donations_asked: int
+    argument_sizes: Mapping[str, int]
+    output_sizes: Mapping[str, int]
+    reused_donations: tuple[DonatedArgument, ...]
     lost_donations: tuple[DonatedArgument, ...]
     fusions: tuple[Fusion, ...]
     operations: tuple[Operation, ...]
@@ -273,6 +278,8 @@ class Program(Origin):
     copies: tuple[Operation, ...]
     transposes: tuple[Operation, ...]
     host_transfers: tuple[Operation, ...]
+    float64_operations: tuple[Operation, ...]
+    widening_conversions: tuple[Operation, ...]
     estimated_cycles: int
     at_least: tuple[Operation, ...]
     at_most: tuple[Operation, ...]
@@ -352,9 +359,14 @@ class Program(Origin):
         return max(self.bounds.values(), default=None)
 
     @property
+    def donations_asked(self) -> int:
+        """How many arguments the caller gives away."""
+        return len(self.reused_donations) + len(self.lost_donations)
+
+    @property
     def donations_reused(self) -> int:
         """How many donated arguments an output reuses."""
-        return self.donations_asked - len(self.lost_donations)
+        return len(self.reused_donations)
 
     @property
     def fusion_kinds(self) -> Mapping[str, int]:
@@ -393,7 +405,10 @@ class Program(Origin):
         return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
 
 
-_SIZES = ("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "code_bytes")
+_SIZES = (
+    *("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "code_bytes"),
+    *("argument_sizes", "output_sizes"),
+)
 
 
 def sum_of(programs: Sequence[Program]) -> Program:

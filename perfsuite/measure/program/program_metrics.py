@@ -2,49 +2,49 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24
-"""At most so many parts of a metric are kept, the largest: people read the baselines."""
-
-OTHERS = "all others"
-"""The part that stands for those that are not kept."""
+"""At most so many parts has what is split by path: people read the baselines."""
 
 _FACTS: tuple[tuple[str, str, Kind], ...] = (
-    # The first that fails leads the message: the network is the slowest part, and what leaves a slice changes the rest.
+    # Of those that were not there before, the first leads the message of a failed test: what tells most stands above.
     ("cross-slice collectives", "collectives", "count"),
     ("cross-slice bytes", "bytes", "size"),
-    ("sequential steps", "iterations", "count"),
-    ("conditionals", "conditionals", "count"),
+    ("lost donations", "buffers", "count"),
+    ("reused donations", "buffers", "count"),
+    ("host transfers", "transfers", "count"),
+    ("float32 products", "products", "count"),
+    ("high precision products", "products", "count"),
     ("exposed collectives", "collectives", "count"),
     ("exposed collective bytes", "bytes", "size"),
-    ("launches", "launches", "count"),
+    ("resharding", "collectives", "count"),
+    ("collectives", "collectives", "count"),
+    ("conditionals", "conditionals", "count"),
+    ("sequential steps", "iterations", "count"),
+    ("float64 operations", "operations", "size"),
+    ("widening conversions", "conversions", "count"),
+    ("collective bytes", "bytes", "size"),
+    ("custom calls", "calls of the device", "count"),
+    ("copies", "copies", "size"),
     ("flops", "FLOP", "size"),
     ("transcendentals", "operations", "size"),
     ("bytes accessed", "bytes", "size"),
+    ("launches", "launches", "size"),
     ("peak bytes", "bytes", "size"),
     ("vmem bytes", "bytes", "size"),
     ("argument bytes", "bytes", "size"),
     ("output bytes", "bytes", "size"),
-    ("temp bytes", "bytes", "size"),
-    ("alias bytes", "bytes", "size"),
-    ("code bytes", "bytes", "size"),
-    ("fusions", "fusions", "count"),
     ("products", "products", "count"),
-    ("float32 products", "products", "count"),
-    ("high precision products", "products", "count"),
-    ("custom calls", "calls of the device", "count"),
-    ("copies", "copies", "count"),
-    ("transposes", "transposes", "count"),
-    ("collectives", "collectives", "count"),
-    ("collective bytes", "bytes", "size"),
-    ("resharding", "collectives", "count"),
-    ("host transfers", "transfers", "count"),
-    ("lost donations", "buffers", "count"),
+    ("temp bytes", "bytes", "size"),
+    ("code bytes", "bytes", "size"),
+    ("fusions", "fusions", "size"),
+    ("transposes", "transposes", "size"),
     ("estimated cycles", "cycles, relative", "info"),
     ("arithmetic intensity", "FLOP/byte", "info"),
     ("bound", "s", "info"),
@@ -52,7 +52,12 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("lower seconds", "s", "info"),
     ("compile seconds", "s", "info"),
 )
-"""Name, unit and kind. The attribute of `Program` has the same name; a count is the length of a tuple."""
+"""Name, unit and kind. The attribute of `Program` has the same name; a tuple counts its members. Of fusions, copies and
+transposes a program may have hundreds, and one more or less is no regression: they have the tolerance of a size."""
+
+_SYMPTOMS = ("products", "temp bytes", "code bytes", "fusions", "transposes")
+"""What costs nothing that another fact does not have: the time of the first is in FLOP, the second is a part of the
+peak."""
 
 _OF_ALL_RUNS = (
     *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
@@ -75,7 +80,7 @@ _BYTES_OF = {
 FACTS = tuple(name for name, _, _ in _FACTS)
 """The names of all facts. Not every compiler tells each of them."""
 
-_OF_MEMORY = ("peak bytes", "vmem bytes", "argument bytes", "output bytes", "temp bytes", "alias bytes", "code bytes")
+_OF_MEMORY = ("peak bytes", "vmem bytes", "argument bytes", "output bytes", "temp bytes", "code bytes")
 """The facts that are the largest of several programs, and no sums."""
 
 GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
@@ -86,7 +91,18 @@ _ATTRIBUTES = {
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }
-_HIGHER_IS_BETTER = ("conditionals", "alias bytes", "memory margin")
+_PARTS_OF: dict[str, Callable[[Program], dict[str, int] | None]] = {
+    "peak bytes": lambda program: program.memory_use,
+    "argument bytes": lambda program: _by_path(program.argument_sizes.items()),
+    "output bytes": lambda program: _by_path(program.output_sizes.items()),
+    "reused donations": lambda program: _by_path((donation.path, 1) for donation in program.reused_donations),
+}
+"""Facts whose parts are no operations."""
+
+_STEP = re.compile(r"\.\w+|\[(?:'[^']*'|[^]'])*\]|\w+")
+"""A step of a path such as `args[0]['w'].scale`."""
+
+_HIGHER_IS_BETTER = ("conditionals", "reused donations", "memory margin")
 
 
 def metrics_of(program: Program) -> list[Metric]:
@@ -131,7 +147,11 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         # Kernels of one part do not hold their memory at the same time.
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
         amounts = [(kernel, kernel.vmem_bytes or 0) for kernel in largest.values()]
-    detail, places = (program.memory_use, None) if name == "peak bytes" else _detail(amounts)
+    detail, places = _detail(amounts)
+    if name in _PARTS_OF:
+        detail, places = _PARTS_OF[name](program), None
+    if name == "lost donations" and not program.donations_asked:
+        kind = "info"  # to donate nothing is no improvement
     if name == "conditionals":
         places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
     if program.programs and name in GATED_FACTS and name not in _OF_MEMORY:
@@ -146,6 +166,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         detail=detail,
         places=places,
         target=program.target,
+        symptom=name in _SYMPTOMS,
         at_least=places_of(program.at_least) if of_all_runs and value else (),
         at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
@@ -169,10 +190,24 @@ def named_places(operations: Iterable[Operation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{operation.what} at {operation.where}" for operation in operations))
 
 
+def _by_path(amounts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
+    """The sums of arguments or outputs below a common path, which is as long as `PARTS` parts allow."""
+    steps = [(_STEP.findall(path), amount) for path, amount in amounts]
+    parts: collections.Counter[str] = collections.Counter()
+    for length in range(2, max((len(path) for path, _ in steps), default=0) + 1):
+        finer: collections.Counter[str] = collections.Counter()
+        for path, amount in steps:
+            finer["".join(path[:length])] += amount
+        if parts and len(finer) > PARTS:
+            break
+        parts = finer
+    return dict(parts.most_common()) or None
+
+
 def _detail(
     parts: Iterable[tuple[Operation | DonatedArgument, int]],
 ) -> tuple[dict[str, int] | None, dict[str, str] | None]:
-    """The largest parts of a metric, and the line of the largest operation of each."""
+    """The parts of a metric, the largest first, and the line of the largest operation of each."""
     sums: collections.Counter[str] = collections.Counter()
     largest: dict[str, tuple[int, str]] = {}
     for operation, amount in parts:
@@ -183,9 +218,6 @@ def _detail(
         if operation.source is not None and amount > largest.get(part, (-1, ""))[0]:
             largest[part] = amount, operation.where
     # Equal parts by name, because a compiler may change their order.
-    ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
-    shown = dict(ordered[:PARTS])
-    places = {part: largest[part][1] for part in shown if part in largest}
-    if len(ordered) > PARTS:
-        shown[OTHERS] = sum(amount for _, amount in ordered[PARTS:])
-    return shown or None, places or None
+    ordered = dict(sorted(sums.items(), key=lambda part: (-part[1], part[0])))
+    places = {part: largest[part][1] for part in ordered if part in largest}
+    return ordered or None, places or None

@@ -22,7 +22,7 @@ from perfsuite.measure.hlo.costs import (
     product_flops,
 )
 from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
-from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame
+from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame, bits_of
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
 from perfsuite.measure.program.program import (
     NAME,
@@ -119,11 +119,15 @@ def read_program(
     memory: Mapping[str, int],
     donations: Sequence[DonatedArgument],
     unsplit: HloModule | None = None,
+    *,
+    arguments: Sequence[str] = (),
+    outputs: Sequence[str] = (),
 ) -> Program:
     """The facts of a compiled program.
 
     `unsplit` is the program of several slices before the compiler splits its collectives. `memory` are XLA's memory
-    statistics (`argument_size_in_bytes` and so on).
+    statistics (`argument_size_in_bytes` and so on). `arguments` and `outputs` are the
+    paths of those that the program has, in its order.
     """
     trips = trip_counts(module)
     model = CostModel(module, trips.counts)
@@ -144,13 +148,20 @@ def read_program(
     of_products = {placed.place: _product(placed) for placed in everything if _is_product(placed.op)}
     known, in_all = model.total(), functools.partial(total_of, module, trips.counts)
     exposed = {each.place: one for each, one in _each_collective(everything) if _identity(each.op) not in hidden}
+    entry = module.computations[module.entry]
+    parameters = [op for op in entry.instructions if op.parameter is not None]
+    argument_shapes = [shape for op in sorted(parameters, key=lambda op: op.parameter or 0) for shape in op.shapes]
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
         known=known,
         **needed,
-        donations_asked=len(donations),
-        lost_donations=tuple(_lost(donations, module)),
+        argument_sizes=_sizes(arguments, argument_shapes),
+        output_sizes=_sizes(outputs, entry.root.shapes),
+        reused_donations=tuple(each for each in donations if not _why_lost(each, module)),
+        lost_donations=tuple(
+            dataclasses.replace(each, reason=why) for each in donations if (why := _why_lost(each, module))
+        ),
         fusions=tuple(_fusion(model, placed) for placed in kernels if placed.op.opcode == "fusion"),
         operations=tuple(
             dataclasses.replace(
@@ -179,6 +190,10 @@ def read_program(
         copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(placed)),
         transposes=tuple(placed.operation("transpose") for placed in everything if placed.op.opcode == "transpose"),
         host_transfers=_operations(everything, _host_transfer),
+        float64_operations=_operations(everything, _float64),
+        widening_conversions=tuple(
+            {(each.what, each.where): each for each in _operations(everything, _widening)}.values()
+        ),
         estimated_cycles=int(in_all({placed.place: placed.op.estimated_cycles or 0 for placed in kernels})),
         at_least=at_least,
         at_most=tuple(
@@ -367,12 +382,33 @@ def _host_transfer(placed: _Placed) -> str | None:
     return op.custom_call_target if op.custom_call_target in _MOVES else None
 
 
-def _lost(donations: Sequence[DonatedArgument], module: HloModule) -> Iterator[DonatedArgument]:
-    for donation in donations:
-        if donation.parameter is None:
-            yield dataclasses.replace(donation, reason="the program does not use it")
-        elif donation.parameter not in module.reused:
-            yield dataclasses.replace(donation, reason=f"{donation.array}: no output took its memory")
+def _float64(placed: _Placed) -> str | None:
+    wide = any(shape.dtype in ("f64", "c128") for shape in placed.op.shapes)
+    return placed.op.opcode if wide and _works(placed) else None
+
+
+def _widening(placed: _Placed) -> str | None:
+    """The types of a conversion to a wider float. Others than the code's own are the compiler's business."""
+    op = placed.op
+    if op.opcode != "convert" or NAME.findall(op.op_name)[-1:] != ["convert_element_type"]:
+        return None
+    old, new = placed.operands[0].dtype, op.shapes[0].dtype
+    floats = all(dtype.startswith(("f", "bf")) for dtype in (old, new))
+    return f"{old} to {new}" if floats and bits_of(new) > bits_of(old) else None
+
+
+def _sizes(paths: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
+    sizes: collections.Counter[str] = collections.Counter()
+    if len(paths) == len(shapes):
+        for path, shape in zip(paths, shapes, strict=True):
+            sizes[path] += shape.allocated_bytes
+    return dict(sizes)
+
+
+def _why_lost(donation: DonatedArgument, module: HloModule) -> str:
+    if donation.parameter is None:
+        return "the program does not use it"
+    return "" if donation.parameter in module.reused else f"{donation.array}: no output took its memory"
 
 
 def _collectives(everything: Sequence[_Placed], unsplit: HloModule) -> dict[str, Any]:

@@ -22,8 +22,6 @@ from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.program.program import Program, sum_of
 from perfsuite.measure.words import plural
 
-PROGRAMS_KEPT = 12
-"""How many programs a metric names."""
 LINES_NAMED = 3
 """How many lines a message names for each program."""
 
@@ -90,9 +88,8 @@ class Dispatches:
         for suffix, unit, eager in zip(SUFFIXES, ("programs", "operations"), (False, True), strict=True):
             programs = self._lines(eager=eager)
             value = sum(lines.total() for lines in programs.values())
-            largest = dict(list(programs.items())[:PROGRAMS_KEPT])
-            detail = {program: lines.total() for program, lines in largest.items()}
-            places = {program: _in_words(lines) for program, lines in largest.items()}
+            detail = {program: lines.total() for program, lines in programs.items()}
+            places = {program: _in_words(lines) for program, lines in programs.items()}
             metrics.append(Metric(name + suffix, value, unit, "count", detail=detail or None, places=places or None))
         return metrics
 

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import re
 import sys
 from collections import Counter
 from types import FrameType
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import jax
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles.callsite import LIBRARIES
+from perfsuite.measure.compiles.callsite import code_kind
 from perfsuite.measure.compiles.compiles import TRACING_ON_PURPOSE, steady_state, telling_nobody
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.metric import HOST_CALLS, Metric
@@ -29,15 +30,16 @@ from perfsuite.measure.private.capabilities import CHANCE_CALLS
 from perfsuite.measure.private.jax_stack import Profile, forget_calls, without_chance
 from perfsuite.measure.private.libraries import CONSTRUCTING, OF_LIST
 
-FUNCTIONS_KEPT = 12
-"""How many functions a metric names; together they make nearly all calls of a step."""
-ORIGINS_NAMED = 3
-
 _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "typeguard"})
 """Packages that run the user's functions in frames of their own."""
-_ELSEWHERE = (LIBRARIES | {"jaxlib", "numpy", "scipy", "ml_dtypes"} | sys.stdlib_module_names) - _TRANSPARENT
 
 _HARNESS = "perfsuite.measure."
+
+LINES_NAMED = 3
+"""How many origins a part has: the same call may stand in several lines of a function."""
+
+_COMPREHENSION = re.compile(r"(\.<locals>\.<(list|set|dict)comp>)+\Z")
+"""Before Python 3.12 one has a frame of its own, inside of its function's."""
 
 T = TypeVar("T")
 
@@ -55,14 +57,20 @@ class CallOrigin:
     def __str__(self) -> str:
         return f"{self.function} at {self.location}" if self.location else self.function
 
+    def part(self, function: str) -> str:
+        """The calls of a function from here, without the line: "tree:leaves by jax:map in step (train.py)"."""
+        by = self.function if self.function.partition(" ")[0] == function else f"{function} by {self.function}"
+        file, _, caller = self.location.partition(" in ")
+        return f"{by} in {caller} ({file.partition(':')[0]})" if self.location else by
+
 
 @dataclasses.dataclass(frozen=True)
 class HostCalls:
     """Function calls of one warm call. `by_function` maps "module:function" to its calls, the busiest first.
 
-    `by_responsible` has the same calls by the Python function that is called or that calls into C: 500 of `check`, not
-    of `isinstance`. `by_origin` has them by what the user's code called, and where; `origins_of` has the origins of
-    most calls of each responsible function.
+    `by_origin` has the same calls by what the user's code called, and where. `parts` has them by both: by the function
+    of the user's own, or inside of a library the Python function that is called or calls into C (500 of `check`, not
+    of `isinstance`), and by the origin without its line. `places` has the origins of each part, the busiest first.
     """
 
     label: str
@@ -70,8 +78,8 @@ class HostCalls:
     c_calls: int
     by_function: dict[str, int]
     by_origin: dict[CallOrigin, int] = dataclasses.field(default_factory=dict, compare=False)
-    origins_of: dict[str, tuple[CallOrigin, ...]] = dataclasses.field(default_factory=dict, compare=False)
-    by_responsible: dict[str, int] = dataclasses.field(default_factory=dict, compare=False)
+    parts: dict[str, int] = dataclasses.field(default_factory=dict, compare=False)
+    places: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def total(self) -> int:
@@ -79,11 +87,17 @@ class HostCalls:
         return self.python_calls + self.c_calls
 
     def metrics(self, name: str) -> list[Metric]:
-        """One count. Its detail has the responsible functions, its places what the user's code called."""
-        busiest = dict(list(self.by_responsible.items())[:FUNCTIONS_KEPT])
-        origins = {function: self.origins_of[function] for function in busiest if function in self.origins_of}
-        places = {function: ", ".join(map(str, each)) for function, each in origins.items()}
-        return [Metric(f"{name} host calls", self.total, HOST_CALLS, "count", detail=busiest, places=places or None)]
+        """One count with its parts, and where they are."""
+        return [
+            Metric(
+                f"{name} host calls",
+                self.total,
+                HOST_CALLS,
+                "count",
+                detail=self.parts or None,
+                places=self.places or None,
+            )
+        ]
 
 
 def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
@@ -137,34 +151,35 @@ class _CallProfile:
         elif event == "c_call":
             self.c_calls += 1
             name = _c_name(callee)
-            by = name if _module(frame).startswith(_HARNESS) else _name(frame)
-            self.calls[name, by, self._origin if self._depth else CallOrigin(name, _caller(frame))] += 1
+            if self._depth:
+                self.calls[name, _name(frame), self._origin] += 1
+            else:
+                self.calls[name, name, CallOrigin(name, _caller(frame))] += 1
         elif event == "return" and self._depth:
             self._depth -= 1
 
     def summed(self, label: str) -> HostCalls:
         by_function: Counter[str] = Counter()
-        by_responsible: Counter[str] = Counter()
         by_origin: Counter[CallOrigin] = Counter()
+        parts: Counter[str] = Counter()
         of_each: Counter[tuple[str, CallOrigin]] = Counter()
         for (function, responsible, origin), calls in (+self.calls).items():
             by_function[function] += calls
-            by_responsible[responsible] += calls
             by_origin[origin] += calls
-            of_each[responsible, origin] += calls
-        origins: dict[str, list[CallOrigin]] = {responsible: [] for responsible in by_responsible}
-        for responsible, origin in _busiest(of_each):
-            if origin.location:
-                origins[responsible].append(origin)
+            part = origin.part(responsible)
+            parts[part] += calls
+            of_each[part, origin] += calls
+        origins: dict[str, list[str]] = {}
+        for part, origin in _busiest(of_each):
+            origins.setdefault(part, []).append(str(origin))
         return HostCalls(
             label,
             self.python_calls,
             self.c_calls,
             _busiest(by_function),
             _busiest(by_origin),
-            # Its own call where it makes no others.
-            {name: tuple(each[:ORIGINS_NAMED]) or (CallOrigin(name),) for name, each in origins.items()},
-            _busiest(by_responsible),
+            _busiest(parts),
+            {part: ", ".join(each[:LINES_NAMED]) for part, each in origins.items()},
         )
 
 
@@ -204,7 +219,8 @@ def _caller(frame: FrameType | None) -> str:
         frame = frame.f_back
     if frame is None or module.startswith(_HARNESS):
         return ""
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+    function = _COMPREHENSION.sub("", frame.f_code.co_qualname).rpartition(".")[2]
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {function}"
 
 
 def _of_what(frame: FrameType) -> str:
@@ -217,9 +233,12 @@ def _of_what(frame: FrameType) -> str:
 
 
 def _is_elsewhere(frame: FrameType) -> bool:
-    # The code that Equinox generates to flatten modules has no module, that of a named tuple has one of its own.
+    """Whether a library's code runs, or Python's own. What Equinox generates to flatten modules has no module."""
     top = _module(frame).partition(".")[0]
-    return top == "generated" or top.startswith("namedtuple_") or top in _ELSEWHERE
+    if top in _TRANSPARENT:
+        return False
+    kind = code_kind(_module(frame), frame.f_code.co_filename)
+    return top == "generated" or top.startswith("namedtuple_") or kind in ("python", "library", "package")
 
 
 def _name(frame: FrameType) -> str:

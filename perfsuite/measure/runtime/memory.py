@@ -339,7 +339,7 @@ class StepDonation:
 
     def metrics(self, name: str) -> list[Metric]:
         """The arrays that were not donated, and their bytes; those of copies are info, for an address decides."""
-        parts = {leaf.path: leaf.bytes for leaf in self.undonated[:UNDONATED_NAMED]}
+        parts = {leaf.path: leaf.bytes for leaf in self.undonated}
         return [
             Metric(f"{name} undonated arrays", len(self.undonated), "arrays", "count"),
             Metric(f"{name} undonated bytes", self.undonated_bytes, "bytes", "size", detail=parts or None),

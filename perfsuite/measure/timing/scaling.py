@@ -81,8 +81,8 @@ class Scaling:
     slopes of the rounds, so drift between the rounds does not reach it. Its interval is that within this run; the next
     run may lie outside. `quickest` is the slope of the quickest blocks, None for a count.
 
-    Of a count, `exponent` is the power of the units with which it grows, None for fewer than three sizes, and `largest`
-    is the count at the largest size, with its parts.
+    Of a count, `exponent` is the power of the units with which it grows, None for fewer than three sizes. `smallest`
+    and `largest` are the counts at those sizes, with their parts.
     """
 
     label: str
@@ -95,6 +95,7 @@ class Scaling:
     rounds: int
     quickest: float | None = None
     exponent: Estimate | None = None
+    smallest: Metric | None = None
     largest: Metric | None = None
 
     def metrics(self, name: str) -> list[Metric]:
@@ -188,8 +189,8 @@ def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: str) -> Scalin
     per_unit = Estimate(slope, Interval(slope, slope))
     power = growth_exponent(units.tolist(), values.tolist())
     exponent = None if power is None else Estimate(power, Interval(power, power))
-    largest = counts[units.argmax()]
-    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, 1, None, exponent, largest)
+    ends = counts[units.argmin()], counts[units.argmax()]
+    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, 1, None, exponent, *ends)
 
 
 def _count(call: Call, metric: str) -> Metric:

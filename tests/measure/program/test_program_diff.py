@@ -45,8 +45,8 @@ APART = module(
 
 def test_a_kernel_that_split_is_told_with_its_place_whatever_the_function_is_called():
     assert program_differences(read(TOGETHER), read(APART)).splitlines() == [
-        "launches: 1 -> 2 (+100.00%)",
         "bytes accessed: 1,024 -> 2,048 (+100.00%)",
+        "launches: 1 -> 2 (+100.00%)",
         "fusions: 1 -> 2 (+100.00%)",
         "+ 1 x kLoop fusion in m.py: m.py:14",
         "unfused: exp and tanh were in one kernel: m.py:3",
@@ -76,14 +76,14 @@ def test_the_parts_that_grew_are_told_with_their_lines():
         for count in (1, 3)
     )
     assert program_differences(before, after).splitlines() == [
-        "launches: 1 -> 3 (+200.00%)",
-        "bytes accessed: 1,024 -> 3,072 (+200.00%)",
         "copies: 1 -> 3 (+200.00%)",
+        "bytes accessed: 1,024 -> 3,072 (+200.00%)",
+        "launches: 1 -> 3 (+200.00%)",
         "+ 2 x copy in m.py: m.py:7",
     ]
     assert program_differences(after, before).splitlines() == [
-        "launches: 3 -> 1 (-66.67%)",
-        "bytes accessed: 3,072 -> 1,024 (-66.67%)",
         "copies: 3 -> 1 (-66.67%)",
+        "bytes accessed: 3,072 -> 1,024 (-66.67%)",
+        "launches: 3 -> 1 (-66.67%)",
         "- 2 x copy in m.py: m.py:5",
     ]

@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import gc
+import importlib
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.runtime.host_calls import FUNCTIONS_KEPT, CallOrigin, HostCalls, host_calls
+from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls, host_calls
 
 HERE = __name__
 
@@ -238,12 +240,12 @@ def test_what_a_call_does_every_second_time_counts(runs_before):
 # The metric.
 
 
-def test_the_metric_is_a_count_with_the_most_responsible_functions_as_its_detail():
-    responsible = {f"module:function{i}": 40 - i for i in range(30)}
-    counted = HostCalls("step", 100, 20, {"builtins:len": 120}, by_responsible=responsible)
+def test_the_metric_is_a_count_with_all_parts_as_its_detail():
+    parts = {f"module:function{i}": 40 - i for i in range(30)}
+    counted = HostCalls("step", 100, 20, {"builtins:len": 120}, parts=parts)
     (metric,) = counted.metrics("train step")
     assert (metric.name, metric.value, metric.unit, metric.kind) == ("train step host calls", 120, "calls", "count")
-    assert metric.detail == {f"module:function{i}": 40 - i for i in range(FUNCTIONS_KEPT)}
+    assert metric.detail == parts
 
 
 # Arguments and outputs.
@@ -326,33 +328,33 @@ def test_all_that_a_library_does_is_of_the_call_that_the_user_made():
     counted = host_calls(call(body))
     called = CallOrigin("jax._src.tree:map", f"{FILE}:{line_of(body)} in body")
     assert counted.by_origin == {called: counted.total - 1, CallOrigin(f"{__name__}:{body.__qualname__}"): 1}
-    assert counted.origins_of[f"{__name__}:leaf"] == (called,)
-    assert counted.metrics("step")[0].places[f"{__name__}:leaf"] == str(called)
+    part = f"{__name__}:leaf by jax._src.tree:map in body ({FILE})"
+    assert (counted.parts[part], counted.metrics("step")[0].places[part]) == (2, str(called))
 
 
 def test_every_call_has_one_origin():
     counted = host_calls(call(eqx.filter_jit(lambda x: x + 1), jnp.ones(2)))
     assert sum(counted.by_origin.values()) == sum(counted.by_function.values()) == counted.total
-    assert sum(counted.by_responsible.values()) == counted.total
-    assert set(counted.origins_of) == set(counted.by_responsible)
+    assert sum(counted.parts.values()) == counted.total
+    assert set(counted.places) == set(counted.parts)
 
 
-def test_the_function_that_calls_into_c_is_responsible_and_not_the_c_function():
-    def _check_value(value):
-        return isinstance(value, int) and not isinstance(value, bool)
+def test_inside_of_a_library_the_function_that_calls_into_c_is_responsible():
+    counted = host_calls(call(lambda: json.dumps({"a": [1, 2]})))
+    (part,) = (part for part in counted.parts if part.startswith("json.encoder:JSONEncoder.encode "))
+    assert part == f"json.encoder:JSONEncoder.encode by json:dumps in <lambda> ({FILE})"
+    assert counted.parts[part] > counted.by_function["json.encoder:JSONEncoder.encode"], "isinstance is its own"
+    assert not any(part.startswith("builtins:isinstance ") for part in counted.parts)
 
+
+def test_in_the_users_code_a_c_function_has_its_own_part():
     def body():
-        return [_check_value(value) for value in range(3)]
+        len("abc")
+        return [isinstance(value, int) for value in range(3)]
 
     counted = host_calls(call(body))
-    check, own = (f"{__name__}:{each.__qualname__}" for each in (_check_value, body))
-    assert counted.by_function["builtins:isinstance"] == 6
-    assert (counted.by_function[check], counted.by_responsible[check]) == (3, 9)
-    assert (*counted.metrics("step")[0].detail,)[:1] == (check,)
-    assert "builtins:isinstance" not in counted.by_responsible
-    origin = counted.origins_of[check][0]
-    assert str(origin).startswith("builtins:isinstance at ")
-    assert own in counted.by_responsible
+    assert counted.parts[f"builtins:isinstance in body ({FILE})"] == 3
+    assert counted.places[f"builtins:len in body ({FILE})"] == f"builtins:len at {FILE}:{line_of(body)} in body"
 
 
 def test_the_users_own_calls_are_each_an_origin_at_the_line_that_makes_them():
@@ -413,17 +415,32 @@ def test_functools_and_contextlib_pass_the_users_line_on():
     assert f"{__name__}:leaf at {FILE}:{line_of(context.__wrapped__, 2)} in context" in origins(body)
 
 
-def test_what_a_function_calls_in_c_has_its_lines_and_not_the_functions_own_call():
-    """`numpy:asarray` comes after the name of the function, and `builtins:len` before it."""
+def test_a_part_is_where_its_calls_are_made_the_line_with_most_first():
+    def body():
+        leaf()
+        [leaf() for _ in range(2)]
 
-    def body(x):
-        len("abc")
-        return np.asarray(x)
+    counted = host_calls(call(body))
+    lines = [f"{HERE}:leaf at {FILE}:{line_of(body, offset)} in body" for offset in (2, 1)]
+    assert counted.places[f"{HERE}:leaf in body ({FILE})"] == ", ".join(lines)
 
-    counted = host_calls(call(body, np.ones(3)))
-    (own,) = counted.by_responsible
-    assert [str(origin).partition(" at ")[0] for origin in counted.origins_of[own]] == ["builtins:len", "numpy:asarray"]
-    assert f"numpy:asarray at {FILE}:" in counted.metrics("step")[0].places[own]
+
+def test_an_installed_package_is_a_library_whatever_its_name(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "unheard_of.py"
+    package.parent.mkdir()
+    package.write_text(
+        "def helper(value):\n    return value\ndef unwrap(tree):\n    return [helper(each) for each in tree]\n"
+    )
+    monkeypatch.syspath_prepend(package.parent)
+    unheard_of = importlib.import_module("unheard_of")
+
+    def body():
+        return unheard_of.unwrap(TREE)
+
+    named = origins(body)
+    assert {each for each in named if each.startswith("unheard_of")} == {
+        f"unheard_of:unwrap at {FILE}:{line_of(body)} in body"
+    }
 
 
 def test_a_call_that_compiles_in_every_run_is_refused_with_its_line():
