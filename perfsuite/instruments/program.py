@@ -5,8 +5,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-
 from perfsuite.gate import messages
 from perfsuite.gate.advice import SELECTED
 from perfsuite.gate.budget import Budget, BudgetExceeded
@@ -15,9 +13,8 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
 from perfsuite.measure.private import capabilities
-from perfsuite.measure.private.jax_stack import behind_bound
 from perfsuite.measure.program.compilation import compile_call, kept_program
-from perfsuite.measure.program.lowering import HostCallbackError
+from perfsuite.measure.program.lowering import HostCallbackError, runs_as_one
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import FACTS, gated_facts, metrics_of, named_places, places_of
@@ -79,9 +76,8 @@ class ProgramInstrument(Instrument):
         """The program, and what to keep of it for a comparison with a later one: nothing of several programs."""
         __tracebackhide__ = True
         cache = self._session.cache if target is None else self._session.target_cache
-        described = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves((call.args, call.kwargs)))
         try:
-            if not described and not hasattr(behind_bound(call.fn)[0], "lower"):
+            if not runs_as_one(call):
                 capabilities.PROGRAM_RUNS.check("perf.program of a function that is not jitted")
                 return program_of_all(call, target, cache=cache, **where), {}
             compilation = compile_call(call, target, cache=cache, **where)

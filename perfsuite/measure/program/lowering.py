@@ -142,6 +142,13 @@ def _named(device_kind: str | None, platform: str | None) -> Iterator[None]:
         yield
 
 
+def runs_as_one(call: Call) -> bool:
+    """Whether a call is that of a jitted function, or has descriptions of arrays, with which no other can run."""
+    leaves = jax.tree.leaves((call.args, call.kwargs))
+    described = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    return described or hasattr(behind_bound(call.fn)[0], "lower")
+
+
 def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:
     """The function of a call that has `.lower`, inside of partials and bound methods, and its arguments.
 

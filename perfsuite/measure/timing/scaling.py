@@ -15,6 +15,8 @@ from perfsuite.measure.first_call.first_call import COUNTED, first_call
 from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS, PROGRAM_RUNS, SLOW_PATH, TRANSFERS, Capability
 from perfsuite.measure.program.compilation import compile_call
+from perfsuite.measure.program.lowering import runs_as_one
+from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_metrics import GATED_FACTS, metrics_of
 from perfsuite.measure.runtime import dispatches, memory, transfers
 from perfsuite.measure.runtime.fast_path import fast_path
@@ -61,7 +63,7 @@ _INSTRUMENTS: tuple[tuple[Callable[[Call], Iterable[Metric]], Iterable[str], Cap
     (lambda call: transfers.transfers_of(call).metrics(call.label), transfers.SUFFIXES.values(), TRANSFERS),
     (lambda call: memory.memory_of(call).metrics(call.label), memory.SUFFIXES, None),
     (lambda call: memory.donation_of(call).metrics(call.label), memory.OF_DONATION, None),
-    (lambda call: metrics_of(compile_call(call).program()), [f" {fact}" for fact in GATED_FACTS], None),
+    (lambda call: metrics_of(_program_of(call)), [f" {fact}" for fact in GATED_FACTS], None),
 )
 """Each with what the names of its counts and sizes end with, and with what it needs of JAX."""
 
@@ -191,6 +193,10 @@ def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: str) -> Scalin
     exponent = None if power is None else Estimate(power, Interval(power, power))
     ends = counts[units.argmin()], counts[units.argmax()]
     return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, 1, None, exponent, *ends)
+
+
+def _program_of(call: Call) -> Program:
+    return compile_call(call).program() if runs_as_one(call) else dispatches.program_of_all(call)
 
 
 def _count(call: Call, metric: str) -> Metric:

@@ -177,6 +177,18 @@ def test_counts_of_every_instrument_are_fitted(metric, values):
     assert fit(multiplied, [4, 8, 16], metric=metric).values.tolist() == values
 
 
+def test_the_work_of_a_loop_that_is_not_jitted_is_fitted():
+    step = jax.jit(lambda x: x * x)
+    loops = lambda size: (call(lambda x: [step(x) for _ in range(size)], jnp.zeros(2)), size)
+    assert fit(loops, [2, 4, 8], metric="flops").values.tolist() == [4, 8, 16]
+
+
+def test_a_loop_of_descriptions_cannot_run_and_asks_for_a_jitted_function():
+    describing = lambda size: (call(lambda x: [x] * size, jax.ShapeDtypeStruct((size,), "float32")), size)
+    with pytest.raises(MeasurementError, match=r"perf.program needs a function with .lower"):
+        fit(describing, [2, 4], metric="flops")
+
+
 def test_memory_that_stays_is_fitted():
     kept = []
     keeping = lambda size: (call(lambda: kept.append([jnp.zeros(2) for _ in range(size)])), size)
