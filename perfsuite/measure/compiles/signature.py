@@ -210,10 +210,7 @@ def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
 
 
 def text_of(value: Any, _depth: int = 0) -> str:
-    """A short readable text of any object, on one line. It runs no `__repr__` of a user's or a library's.
-
-    Such a one may read an array, which would wait, or run a program, as that of a tracer does.
-    """
+    """A short text of any object, on one line. It runs no `__repr__` of others: one may read an array or run a program."""
     longest = _LONGEST
     if isinstance(value, float) and math.isnan(value):
         return "nan"
