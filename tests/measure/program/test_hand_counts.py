@@ -418,7 +418,12 @@ def test_a_ragged_product_counts_what_is_multiplied(target):
     [
         (None, lambda x: lax.top_k(x.ravel(), 8), "TopK"),
         ("gpu-h100", lambda x: lax.top_k(x.ravel(), 8), "__gpu$TopK"),
-        ("gpu-h100", lambda x: lax.approx_max_k(x.ravel(), 8), "__gpu$TopK"),
+        pytest.param(
+            "gpu-h100",
+            lambda x: lax.approx_max_k(x.ravel(), 8),
+            "__gpu$TopK",
+            marks=pytest.mark.skipif(jax.__version_info__ >= (0, 12), reason="from jax 0.12 on it is a sort there"),
+        ),
         ("tpu-v5e", jnp.linalg.eigh, "EighTpu"),
     ],
 )
