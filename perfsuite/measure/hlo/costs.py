@@ -389,6 +389,8 @@ def call_flops(op: Instruction, operands: Sequence[Shape]) -> int | None:
         return library_product_flops(op, operands)
     if target in _WITHOUT_FLOPS or "callback" in target.lower() or op.name.startswith(_RAGGED_SIZES):
         return 0
+    if all(shape.elements <= 1 for shape in (*operands, *op.shapes)):  # such as SliceId, of a program on several slices
+        return 0
     if target.startswith("__cub$"):
         return _sort_flops(operands[0])
     if target == "PartialReduce":  # one comparison for each element

@@ -178,6 +178,14 @@ def test_factorisations_count_as_lapack_counts_them_and_others_are_unknown(targe
     assert call_flops(call, [a.shapes[0], b.shapes[0]]) == flops
 
 
+def test_a_call_without_arrays_costs_nothing():
+    """As the compiler of TPUs adds to find out which slice it is on."""
+    text = (
+        "HloModule m\n\nENTRY " + computation("main", '%c = u32[] custom-call(), custom_call_target="SliceId"') + "\n"
+    )
+    assert call_flops(parse(text).computations["main"].root, []) == 0
+
+
 def test_other_custom_calls_are_of_no_library():
     assert not any(map(is_library_call, ("xla_ffi_python_gpu_callback", "__gpu$TopK", "tpu_custom_call", "")))
 
