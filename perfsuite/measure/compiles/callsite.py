@@ -11,7 +11,7 @@ import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal, TypeAlias
 
@@ -284,18 +284,13 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
         arguments = compiling.statics if compiling and frameworks.jitted_in(wrapper) is not None else None
         return CallSite("", args, kwargs, function=wrapper, statics=_statics(arguments, args))
     # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
-    function = _behind_filter(outer)
+    function = next(frame for frame in outer if not jax_stack.FILTER.runs(frame))
     misses = jax_stack.PMAP.runs(function) or jax_stack.jitted_function(function) is not None
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
         return None
     if compiling.ahead_of_time and not _passes_on(function):  # called with the user's function before its arguments
         args = args[1:]
     return CallSite("", args, kwargs, function=compiling.function, statics=_statics(compiling.statics, args))
-
-
-def _behind_filter(frames: Iterable[FrameType]) -> FrameType:
-    """The first frame that is not the one that shortens tracebacks."""
-    return next(frame for frame in frames if not jax_stack.FILTER.runs(frame))
 
 
 def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallSite:
@@ -308,7 +303,7 @@ def _through(library: list[FrameType]) -> CallSite:
     if not library:
         return CallSite()
     outer = library[-1]
-    function = _behind_filter(reversed(library))
+    function = next(frame for frame in reversed(library) if not jax_stack.FILTER.runs(frame))
     names, varargs, keywords = inspect.getargs(outer.f_code)
     held = local_variables(outer)
     # Of JAX's own objects only arrays count.

@@ -53,9 +53,6 @@ ON_PURPOSE = (
     "and perf.dispatches take it too."
 )
 
-_NAMELESS = ("<unknown>", "<unnamed function>", "_fun")
-"""JAX's names of a partial, and of any function of `jax.pmap`."""
-
 _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_CALLS = 256
 
@@ -496,7 +493,7 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
             here = callsite.location(sys._getframe(1))
             return _CompilingCall(dataclasses.replace(cause, location=here, problem=unknown))
         site = callsite.on_stack(sys._getframe(1))
-        if function in _NAMELESS:
+        if function in ("<unknown>", "_fun"):  # JAX's names of a partial, and of any function of jax.pmap
             function = site.through if site.eager else label_of(site.function)
         facts = {name: getattr(site, name) for name in ("eager", "through", "via", "maker")}
         cause = Cause(function, stage, site.location, caller=site.caller[0], **facts)

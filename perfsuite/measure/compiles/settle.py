@@ -164,6 +164,5 @@ def agreed_run(run: Callable[[], T], counts: Callable[[T], tuple[int, ...]], dif
         totals = [sum(each) for each in values]
         shown = ", ".join(map(str, totals if len(set(totals)) > 1 else values))
         why = "a count gates only code that does the same each time"
-        text = f"{differs} from run to run ({shown}); {why}"
-        raise MeasurementError(switches_first("perf.host_calls", text))
+        raise MeasurementError(switches_first("perf.host_calls", f"{differs} from run to run ({shown}); {why}"))
     return min(runs, key=size)

@@ -29,6 +29,7 @@ from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.capabilities import CHANCE_CALLS
 from perfsuite.measure.private.jax_stack import Profile, forget_calls, without_chance
 from perfsuite.measure.private.libraries import CONSTRUCTING, OF_LIST
+from perfsuite.measure.private.names import local_variables
 
 _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "typeguard"})
 """Packages that run the user's functions in frames of their own."""
@@ -225,11 +226,13 @@ def _caller(frame: FrameType | None) -> str:
 
 def _of_what(frame: FrameType) -> str:
     """What the frame's function takes, where that says why it makes its calls."""
-    if CONSTRUCTING.runs(frame) and isinstance(next(iter(frame.f_locals.values()), None), list | tuple):
-        return OF_LIST
-    if _module(frame) == "generated" and frame.f_code.co_argcount:
-        return f" of {type(next(iter(frame.f_locals.values()))).__qualname__}"
-    return ""
+    constructs = CONSTRUCTING.runs(frame)
+    if not constructs and not (_module(frame) == "generated" and frame.f_code.co_argcount):
+        return ""
+    first = next(iter(local_variables(frame).values()), None)
+    if constructs:
+        return OF_LIST if isinstance(first, list | tuple) else ""
+    return f" of {type(first).__qualname__}"
 
 
 def _is_elsewhere(frame: FrameType) -> bool:
