@@ -210,7 +210,7 @@ def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
 
 
 def text_of(value: Any, _depth: int = 0) -> str:
-    """A short text of any object, on one line. It runs no `__repr__` of others: one may read an array or run a program."""
+    """A text of any object, on one line. It runs no `__repr__` of others: that may read arrays or run programs."""
     longest = _LONGEST
     if isinstance(value, float) and math.isnan(value):
         return "nan"
