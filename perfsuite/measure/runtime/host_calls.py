@@ -89,16 +89,8 @@ class HostCalls:
 
     def metrics(self, name: str) -> list[Metric]:
         """One count with its parts, and where they are."""
-        return [
-            Metric(
-                f"{name} host calls",
-                self.total,
-                HOST_CALLS,
-                "count",
-                detail=self.parts or None,
-                places=self.places or None,
-            )
-        ]
+        parts, places = self.parts or None, self.places or None
+        return [Metric(f"{name} host calls", self.total, HOST_CALLS, "count", detail=parts, places=places)]
 
 
 def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
