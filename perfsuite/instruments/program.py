@@ -18,7 +18,7 @@ from perfsuite.measure.program.lowering import HostCallbackError, runs_as_one
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import FACTS, gated_facts, metrics_of, named_places, places_of
-from perfsuite.measure.runtime.dispatches import program_of_all
+from perfsuite.measure.runtime.programs import program_of_all
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 from perfsuite.session.recorder import Measured

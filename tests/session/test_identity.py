@@ -174,6 +174,6 @@ def test_the_ids_of_all_instruments_begin_with_their_names(project):
         *(f"scaling host calls {what}" for what in ("per unit", "intercept", "R^2", "at 4")),
         *("host_calls", "host_calls #2", "fast_path misses"),
         *(f"host_calls{place} {what}" for place in ("", " #2") for what in ("dispatches", "eager operations")),
-        *("donation undonated arrays", "donation undonated bytes"),
+        *(f"donation {what}" for what in ("undonated arrays", "undonated bytes", "copied bytes")),
     }
     assert {"memory leaked arrays", "program flops", "trace device", "transfers callbacks"} <= ids

@@ -6,8 +6,8 @@ any increase is a change of code.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -15,12 +15,12 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.compiles import Compiles, steady_state
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.execution import ProgramRun, observing_programs
-from perfsuite.measure.program.compilation import compile_call
-from perfsuite.measure.program.program import Program, sum_of
 from perfsuite.measure.words import plural
+
+if TYPE_CHECKING:
+    from perfsuite.measure.program.program import Program  # for types: most calls need no facts
 
 LINES_NAMED = 3
 """How many lines a message names for each program."""
@@ -40,7 +40,7 @@ class Dispatch:
     program: str
     location: str
     eager: bool
-    facts: Program | None = None
+    facts: "Program | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Dispatches:
         return dict(sorted(programs.items(), key=lambda item: (-item[1].total(), item[0])))
 
 
-def dispatches(call: Call, facts_of: Callable[[ProgramRun], Program | None] = lambda run: None) -> Dispatches:
+def dispatches(call: Call, facts_of: Callable[[ProgramRun], "Program | None"] = lambda run: None) -> Dispatches:
     """Count the programs that `call` runs, in any thread, until its outputs are ready.
 
     `facts_of` gives the `facts` of each run while it is observed. Takes what two runs in a row after warming agree on;
@@ -139,35 +139,6 @@ def dispatches(call: Call, facts_of: Callable[[ProgramRun], Program | None] = la
                 lambda counted: (counted.jitted, counted.eager_operations),
                 f"{call.label}: the number of programs differs",
             )
-
-
-def program_of_all(call: Call, target: str | None = None, **options: Any) -> Program:
-    """The sum over all programs that a warm call runs, each as often as it runs, for a target too.
-
-    Each is lowered and compiled once, with the `options` of `compile_call`, which says what it raises. Raises
-    `MeasurementError` too for a call that runs none, or one that cannot be lowered again.
-    """
-    __tracebackhide__ = True
-    programs: dict[Hashable, Program] = {}
-
-    def facts_of(run: ProgramRun) -> Program | None:
-        source, key = run.source(), run.key()
-        if source is not None and (key is None or key not in programs):
-            program = compile_call(Call(*source, carry=0), target, **options).program()
-            programs[key] = dataclasses.replace(program, label=run.name)
-        return None if source is None else programs[key]
-
-    counted = dispatches(call, facts_of)
-    if not counted.runs:
-        raise MeasurementError(f"perf.program({call.label}): the call runs no program; jit its function")
-    for run in counted.runs:
-        if run.facts is None:
-            raise MeasurementError(
-                f"perf.program({call.label}): the call runs {run.program} at {run.location}, which cannot be lowered "
-                f"again (it calls Python, or was compiled ahead of time): give perf.program {run.program} itself"
-            )
-    total = sum_of([run.facts for run in counted.runs if run.facts is not None])
-    return dataclasses.replace(total, label=call.label)
 
 
 def _in_words(lines: Counter[str]) -> str:

@@ -21,6 +21,7 @@ from perfsuite.measure.program.program_metrics import GATED_FACTS, metrics_of
 from perfsuite.measure.runtime import dispatches, memory, transfers
 from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import host_calls
+from perfsuite.measure.runtime.programs import program_of_all
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -196,7 +197,7 @@ def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: str) -> Scalin
 
 
 def _program_of(call: Call) -> Program:
-    return compile_call(call).program() if runs_as_one(call) else dispatches.program_of_all(call)
+    return compile_call(call).program() if runs_as_one(call) else program_of_all(call)
 
 
 def _count(call: Call, metric: str) -> Metric:

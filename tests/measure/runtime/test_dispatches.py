@@ -19,7 +19,8 @@ from perfsuite import call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.program.program_metrics import metrics_of
-from perfsuite.measure.runtime.dispatches import dispatches, program_of_all
+from perfsuite.measure.runtime.dispatches import dispatches
+from perfsuite.measure.runtime.programs import program_of_all
 
 X = jnp.arange(8.0)
 EXECUTION = re.compile(r"\w+Executable::(Execute \(.*\)|ExecuteHelperOnSingleDevice)")
