@@ -99,8 +99,8 @@ _BY_REASON = {" in __hash__": _HASHED, " in __eq__": _HASHED, libraries.OF_LIST:
 """By what a host call's text contains: this is what makes the calls, whatever function the code calls."""
 
 SELECTED = (
-    "a select is where the conditional was, so all branches run: jax.vmap makes one where it maps the predicate. Keep "
-    "the predicate out of the mapped arguments, or loop with lax.map"
+    "where a select took the place of the conditional, all branches run: jax.vmap makes one where it maps the "
+    "predicate. Keep the predicate out of the mapped arguments, or loop with lax.map"
 )
 """Why a program has fewer conditionals."""
 

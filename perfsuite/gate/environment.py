@@ -288,6 +288,8 @@ def packages_of(parts: Iterable[str]) -> list[str]:
         named += [(file, function) for function, file in re.findall(r"\bin (\w+)\S* \(([\w.]+)\)", part)]
         for place, function in named:
             functions.setdefault(place, set()).add(function)
+    if not functions:
+        return []
     packages = set()
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", {})

@@ -193,7 +193,8 @@ class ActiveHooks:
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Start JAX's backend for the perf tests: conftest files and test modules have set its devices by now."""
         has_perf = any(item.get_closest_marker("perf") is not None for item in items)
-        return self._header(config) if has_perf else []
+        # An error here would end a worker of pytest-xdist without a word: there each test says it.
+        return self._header(config) if has_perf and not hasattr(config, "workerinput") else []
 
     def _header(self, config: pytest.Config) -> list[str]:
         """Raises `pytest.UsageError` where the baselines of the present device cannot be read."""

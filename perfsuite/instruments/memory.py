@@ -1,7 +1,5 @@
 """`perf.memory` and `perf.donation`: what steps leave behind, and what state they keep in memory twice."""
 
-import dataclasses
-
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
@@ -47,6 +45,5 @@ class MemoryInstrument(Instrument):
         for metric in metrics:
             self._recorder.add(metric, evidence=Evidence(cause=donation.in_words()))
         if "undonated" in limits:
-            total = dataclasses.replace(metrics[0], value=len(donation.undonated) + len(donation.copied))
-            self._recorder.check_budget(total, limits["undonated"], donation.in_words)
+            self._recorder.check_budget(metrics[0], limits["undonated"], donation.in_words)
         return donation

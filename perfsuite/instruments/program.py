@@ -109,6 +109,8 @@ class ProgramInstrument(Instrument):
         for what in FACTS:
             reason = loops if what in ("launches", "sequential steps") and program.at_least else why
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
+            if not program.unestimated:
+                self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"
         gravest = self._recorder.gravest(metrics)
         for metric in metrics:
             lines = self._against_baseline(program, measured) if metric is gravest else ()

@@ -117,7 +117,7 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(
     assert {test for test, _ in worse} == {step}
     assert {"compiles", "lowerings", "step host calls", "step dispatches"} <= {metric for _, metric in worse}
     assert "_checked" in [part["name"] for part in worse[step, "compiles"]["grown"]]
-    assert "steplib:_look" in [part["name"] for part in worse[step, "step host calls"]["grown"]]
+    assert "steplib:_look in step (steplib.py)" in [part["name"] for part in worse[step, "step host calls"]["grown"]]
     own = {c["verdict"] for c in values["changes"] if c["test"] == "test_steps.py::test_of_its_own"}
     assert own == {"pass", "inconclusive"}  # of two processes no time is called
     timed = {c["metric"]["name"] for c in values["changes"] if c["ratio"]}

@@ -124,7 +124,7 @@ SAID = [
     r"prints \(1\) at steps\.py:\d+: it has effects \(DebugEffect\): jax\.debug\.print",
     r"lambda \(1\) at test_step\.py:\d+: it has effects \(IOEffect\)",
     r"raises_once \(1\) at steps\.py:\d+: .* an earlier call with this signature ended with an error",
-    r"an argument that is moved \(1\) at .*: jax\.device_put it once",
+    r"an argument that is moved: args\[0\] \(1\) at .*: jax\.device_put it once",
     r"lambda \(1\) at steps\.py:\d+: called with tracers: a transformation such as jax\.grad",
     r"BudgetExceeded: filter_jit waits for the device before it returns: it returns at \d+% of its time to ready",
     r"likely cause: it waits at test_step\.py:\d+, in equinox/_jit\.py:\d+ in _call",

@@ -150,7 +150,7 @@ def nature_of(one: Value | None, other: Value | None) -> str:
 def value_of(value: Any, _depth: int = 0) -> Value:
     """Describe a static value. Works for any object, also where its `__eq__` or `__hash__` raise.
 
-    What holds an array is compared as a description only: `==` would read the array.
+    What holds an array is compared by its type, hash and text, as JAX's cache first does: `==` would read the array.
     """
     kind = type(value)
     by_identity = kind.__eq__ is object.__eq__
@@ -163,7 +163,7 @@ def value_of(value: Any, _depth: int = 0) -> Value:
         text_of(value),
         plain=plain,
         by_identity=by_identity,
-        hash=None if is_read else safely(lambda: hash(value), None),
+        hash=safely(lambda: hash(value), None),
         reference=None if is_read else safely(lambda: weakref.ref(value), None),
         fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
         module=_attribute(value, "__module__"),
@@ -237,7 +237,8 @@ def _is_readable(value: Any) -> bool:
     if isinstance(value, _READABLE):
         return True
     of_python = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
-    return of_python and not isinstance(value, Iterable | Callable | slice | BaseException)
+    holds = isinstance(value, Iterable | Callable | slice | BaseException) or hasattr(value, "__dict__")
+    return of_python and not holds
 
 
 def _text_of_parts(value: Any, depth: int) -> str:

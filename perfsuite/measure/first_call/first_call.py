@@ -82,18 +82,23 @@ class Parts(NamedTuple):
 Equations = Counter[tuple[UserLine | None, str]]
 """Equations by the user's line that makes them and by primitive. The line is None where no code of the user does."""
 
-_FREE = ("broadcast_in_dim", "iota", "reshape", "squeeze", "expand_dims")
+_FREE = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 """What the compiler does not compute, or as often as it is read."""
 _MOVING = ("transpose", "slice", "dynamic_slice", "concatenate", "pad", "gather", "rev", "copy", "convert_element_type")
 """Primitives without FLOP."""
 _WHOLE = ("reduce", "select_and", "scatter", "sort", "pallas")
 """The primitives that begin so have jaxprs of single numbers, or of kernels."""
+_WINDOWS = ("reduce_window", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+"""The primitives that the compiler computes of numbered elements too (jax 0.10.2): it leaves others of these, such as a
+causal mask, to the program."""
+_ARGUMENTS, _NUMBERED, _FIXED = range(3)
+"""What a value depends on: arguments; nothing but the numbers of its elements (`iota`); nothing."""
 
 
 class Folding(NamedTuple):
-    """What a jaxpr computes that depends on no argument: which outputs do not, the FLOP and the bytes of results."""
+    """What a jaxpr computes that depends on no argument: what outputs depend on, the FLOP and the bytes of results."""
 
-    outputs: tuple[bool, ...]
+    outputs: tuple[int, ...]
     flops: Equations
     bytes: Equations
 
@@ -341,37 +346,42 @@ class Jaxprs:
         self._counted[id(plain)] = plain, equations
         return equations
 
-    def folding(self, jaxpr: Any, known: tuple[bool, ...] = ()) -> Folding:
-        """What depends on no argument; `known` says which inputs do not either."""
+    def folding(self, jaxpr: Any, known: tuple[int, ...] = ()) -> Folding:
+        """What depends on no argument; `known` says what the inputs depend on."""
         plain = _plain(jaxpr)
         if (plain_key := (id(plain), known)) in self._folded:
             return self._folded[plain_key][1]
-        fixed = {*plain.constvars, *itertools.compress(plain.invars, known)}
+        depends = dict.fromkeys(plain.constvars, _FIXED) | dict(zip(plain.invars, known, strict=False))
         flops: Equations = Counter()
         sizes: Equations = Counter()
         for equation in plain.eqns:
             line, name = self._line_of(equation), equation.primitive.name
-            operands = tuple(hasattr(operand, "val") or operand in fixed for operand in equation.invars)
-            is_fixed = all(operands) and not equation.effects
-            outputs = (is_fixed,) * len(equation.outvars)
+            operands = tuple(self._dependence(operand, depends) for operand in equation.invars)
+            least = _ARGUMENTS if equation.effects else min(operands, default=_FIXED)
+            least = _NUMBERED if name == "iota" else _FIXED if least and name.startswith(_WINDOWS) else least
+            outputs = (least,) * len(equation.outvars)
             inner = [] if name.startswith(_WHOLE) else list(inner_jaxprs(equation))
             for each in inner:
                 inputs = len(_plain(each).invars)
                 is_call = len(inner) == 1 and name != "scan" and inputs == len(operands)
-                part = self.folding(each, operands if is_call else (is_fixed,) * inputs)
+                part = self.folding(each, operands if is_call else (least,) * inputs)
                 outputs = part.outputs if is_call else outputs
-                times = equation.params["length"] if is_fixed and name == "scan" else 1
+                times = equation.params["length"] if least and name == "scan" else 1
                 for total, amounts in ((flops, part.flops), (sizes, part.bytes)):
                     for (inner_line, primitive), amount in amounts.items():
                         total[inner_line or line, primitive] += times * amount
             arrays = [each.aval for each in (*equation.invars, *equation.outvars) if _is_array(each.aval)]
-            if is_fixed and not inner and name not in _FREE and arrays:
+            if least == _FIXED and not inner and name not in _FREE and arrays:
                 flops[line, name] += _flops(equation)
                 sizes[line, name] += sum(each.aval.size * each.aval.dtype.itemsize for each in equation.outvars)
-            fixed.update(itertools.compress(equation.outvars, outputs))
-        outputs = tuple(hasattr(output, "val") or output in fixed for output in plain.outvars)
+            depends.update(zip(equation.outvars, outputs, strict=False))
+        outputs = tuple(self._dependence(output, depends) for output in plain.outvars)
         self._folded[plain_key] = plain, Folding(outputs, flops, sizes)
         return self._folded[plain_key][1]
+
+    @staticmethod
+    def _dependence(operand: Any, depends: dict[Any, int]) -> int:
+        return _FIXED if hasattr(operand, "val") else depends.get(operand, _ARGUMENTS)
 
     def constants(self, jaxpr: Any) -> list[Constant]:
         """Every array in a closed jaxpr, once, the largest first. Single numbers are not counted."""

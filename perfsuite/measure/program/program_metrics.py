@@ -150,8 +150,6 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     detail, places = _detail(amounts)
     if name in _PARTS_OF:
         detail, places = _PARTS_OF[name](program), None
-    if name == "lost donations" and not program.donations_asked:
-        kind = "info"  # to donate nothing is no improvement
     if name == "conditionals":
         places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
     if program.programs and name in GATED_FACTS and name not in _OF_MEMORY:

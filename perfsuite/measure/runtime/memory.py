@@ -138,19 +138,26 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
                 samples.append(_alive(strangers))
                 cycles.append(before - _sizes(samples[-1]))
                 compiled.append(watch)
-    # The least, so that a step that is unlike the others, as one that logs, is not taken for them.
-    cyclic_bytes = min(cycle.total() for cycle in cycles[-(steps // 3) :])
-    programs = min((_programs(watch) for watch in compiled[-(steps // 3) :]), key=len)
+    last = steps // 3
+    cyclic_bytes = _in_each([cycle.total() for cycle in cycles[-last:]])
+    watched = [_programs(watch) for watch in compiled[-last:]]
+    programs = _in_each([len(places) for places in watched])
     totals = [_sizes(sample).total() for sample in samples]
     leaked_arrays = _growth([sum(number for number, _ in sample.values()) for sample in samples])
     leaked_bytes = _growth(totals)
-    grown = [f"{place} is compiled in each step, and JAX keeps the program: {_COMPILE_ONCE}" for place in programs]
+    places = dict.fromkeys(place for places in watched for place in places) if programs else ()
+    grown = [f"{place} is compiled in each step, and JAX keeps the program: {_COMPILE_ONCE}" for place in places]
     if leaked_arrays or leaked_bytes:
         grown += _grown(samples, strangers, subject, outputs)
     if cyclic_bytes:
         grown += waiting
     leaks = leaked_arrays / _apart(steps), leaked_bytes / _apart(steps)
-    return Memory(call.label, steps, totals[-1], *leaks, cyclic_bytes, len(programs), tuple(grown))
+    return Memory(call.label, steps, totals[-1], *leaks, cyclic_bytes, programs, tuple(grown))
+
+
+def _in_each(amounts: Sequence[int]) -> int:
+    """The mean of some steps, rounded up; 0 where one step alone is unlike the others, as one that logs."""
+    return math.ceil(sum(amounts) / len(amounts)) if sum(map(bool, amounts)) > 1 else 0
 
 
 @contextlib.contextmanager

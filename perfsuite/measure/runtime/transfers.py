@@ -334,10 +334,11 @@ def _called(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, fram
         for path, leaf in _host_arguments(jitted, args, kwargs):
             cause = functools.partial(_passed, jitted, path, leaf, frame)
             events.append(_transfer("host_to_device", text_of_array(jax.typeof(leaf)), cause, frame))
-        devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array)))
+        arrays = [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array)]
+        devices = set().union(*(leaf.sharding.device_set for leaf in arrays))
         # JAX moves an array to the one device of a program in C++, which its guard does not see (jax 0.10.2).
         for path, leaf in leaves_with_paths(args, kwargs) if len(devices) == 1 else ():
-            if isinstance(leaf, jax.Array) and leaf.devices() != devices:
+            if isinstance(leaf, jax.Array) and leaf.sharding.device_set != devices:  # a donated one too
                 cause = functools.partial(_passed, jitted, path, leaf, frame)
                 events.append(_transfer("device_to_device", text_of_array(leaf), cause, frame))
     for event in events:

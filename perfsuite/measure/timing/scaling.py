@@ -290,6 +290,8 @@ def growth_exponent(units: Sequence[float], values: Sequence[float]) -> float | 
     if between <= low:
         return STEEPEST
     ratio = (high - between) / (between - low)
+    if ratio <= math.log(last / middle) / math.log(middle / first):
+        return 0.0
     flat, steep = 0.0, STEEPEST
     for _ in range(60):  # the ratio rises with the power
         power = (flat + steep) / 2

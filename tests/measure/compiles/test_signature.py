@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import pathlib
+import types
 import weakref
 from typing import NamedTuple
 
@@ -391,6 +392,31 @@ def test_describing_and_comparing_runs_and_reads_nothing(make):
         texts.append(str(value_of(values[0]) == value_of(values[1])))
     assert (runs, moved.total, compiled.events) == ([], 0, ())
     assert not [text for text in texts if "1." in text or "2." in text]
+
+
+class Table:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __eq__(self, other):
+        return isinstance(other, Table) and self.rows.tolist() == other.rows.tolist()
+
+    def __hash__(self):
+        return hash(tuple(self.rows.tolist()))
+
+
+def test_values_that_hold_arrays_are_told_apart_by_the_hash_that_jax_takes():
+    ones, zeros = np.ones(3), np.zeros(3)
+    assert value_of(Table(ones)) == value_of(Table(ones.copy()))
+    assert value_of(Table(ones)) != value_of(Table(zeros))
+
+
+def test_the_text_of_a_namespace_runs_no_repr_of_what_it_holds():
+    class Loud:
+        def __repr__(self):
+            raise AssertionError
+
+    assert "Loud" in text_of(types.SimpleNamespace(part=Loud()))
 
 
 def test_texts_are_short_and_say_what_an_object_holds():

@@ -17,7 +17,6 @@ INFO = {
     "compile seconds",
     "estimated cycles",
     "memory margin",
-    "lost donations",
 }
 
 

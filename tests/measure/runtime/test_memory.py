@@ -141,6 +141,18 @@ def test_a_step_that_compiles_each_time_has_its_programs_named(padded):
     assert [line in each and "is compiled in each step" in each for each in found.grown] == [True] * (not padded)
 
 
+def test_a_program_of_every_second_step_counts_and_one_of_a_single_step_does_not():
+    numbers = itertools.count()
+
+    def step(compiles):
+        if compiles(next(numbers)):
+            jax.jit(lambda x: x + 1)(np.ones(4))
+
+    assert memory_of(call(step, lambda number: number % 2), steps=STEPS).programs == 1
+    numbers = itertools.count()
+    assert memory_of(call(step, lambda number: number == STEPS), steps=STEPS).programs == 0
+
+
 def test_arrays_that_were_there_before_are_not_the_calls():
     others = [jnp.zeros(1000) + i for i in range(3)]
     found = memory_of(call(plus_one, jnp.zeros(8), carry=1), steps=FEWEST_STEPS)

@@ -333,6 +333,15 @@ def test_an_array_that_goes_to_other_devices_is_forbidden_and_counted(go, cause)
     assert caught.value.location == f"{HERE}:{go.__code__.co_firstlineno}"
 
 
+def test_an_array_that_goes_to_another_device_is_counted_in_a_call_that_donates():
+    add = jax.jit(lambda state, batch: state + batch.sum(), donate_argnums=0)
+    batch = jnp.ones(4)
+    state = add(on(1), batch)
+    with count_transfers() as counted:
+        add(state, batch)
+    assert [event.direction for event in counted.events] == ["device_to_device"]
+
+
 def test_an_array_that_the_code_sends_to_other_devices_or_that_stays_is_no_implicit_transfer():
     spread, one = sharded(X), on(1)
     with forbid_transfers(), count_transfers() as counted:

@@ -343,7 +343,8 @@ def test_the_power_is_found_whatever_does_not_depend_on_the_size(power, intercep
 
 
 @pytest.mark.parametrize(
-    ("values", "power"), [((5, 5, 5), 0), ((1, 2, 2), 0), ((1, 2, 3), 0), ((3, 3, 4), STEEPEST), ((9, 5, 1), 0)]
+    ("values", "power"),
+    [((5, 5, 5), 0), ((1, 2, 2), 0), ((1, 2, 3), 0), ((3, 3, 4), STEEPEST), ((9, 5, 1), 0), ((1, 9, 9.5), 0)],
 )
 def test_growth_that_is_no_power(values, power):
     assert growth_exponent([1, 2, 4], values) == pytest.approx(power, abs=1e-3)
