@@ -369,7 +369,7 @@ class TestCommand:
         found = json.loads(file.read_text())
         assert planted.git("rev-parse", "--short", "v3").strip() in found["suspects"][0]
         assert [step["verdict"] for step in found["steps"]] == ["good", "bad", "good", "bad"]
-        assert [part["name"] for part in found["changes"][0]["grown"]] == ["steps:_look"]
+        assert [part["name"] for part in found["changes"][0]["grown"]] == ["steps:_look in step (steps.py)"]
         assert "steps.py | 3 ++-" in capsys.readouterr().out
 
     def test_a_planted_slowdown_is_found_beside_the_good_end(self, project, tmp_path, monkeypatch):

@@ -288,14 +288,17 @@ class Program(Origin):
 
     @property
     def flops(self) -> int | None:
+        """FLOP of one run; None where the cost of a kernel or call is not known."""
         return None if self.unestimated else self.known.flops
 
     @property
     def bytes_accessed(self) -> int | None:
+        """Bytes that operations read and write of one run; None where the cost of a kernel or call is not known."""
         return None if self.unestimated else self.known.bytes
 
     @property
     def transcendentals(self) -> int | None:
+        """Transcendental operations of one run; None where the cost of a kernel or call is not known."""
         return None if self.unestimated else self.known.transcendentals
 
     @property
