@@ -434,7 +434,7 @@ PLANTS = [
         "a branch that is always taken", "steps", "every = lax.map", "every = lambda f, x: jax.vmap(f)(x)",
         [
             r"each_gated conditionals.* is 0 conditionals, 1 .*under the baseline 1 conditional",
-            r"likely cause: where a select took the place of the conditional, so all branches run: jax.vmap",
+            r"likely cause: where a select took the place of the conditional, all branches run: jax.vmap",
             r"fell: conditional in gated \(steps.py\) \(-1\) at steps.py:\d+ in gated",
         ],
         TPU, GPU, None,
