@@ -21,7 +21,7 @@ DONATION = declare("perf.donation", {"undonated": "arrays of the carried state t
 class MemoryInstrument(Instrument):
     def memory(self, call: Call, *, steps: int = 30, budget: Budget = NO_BUDGET, name: str | None = None) -> Memory:
         """Run `steps` steps: `.live_bytes`, and what each adds, `.leaked_arrays`, `.leaked_bytes`, `.cyclic_bytes` and
-        `.programs`; `.grown` names what grows, the line that makes it and who holds it. All are exact.
+        `.programs`; `.grown` names what grows, the line that makes it and who holds it.
         """
         __tracebackhide__ = True
         limits = self._begin(MEMORY, budget)
@@ -36,7 +36,7 @@ class MemoryInstrument(Instrument):
 
     def donation(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> StepDonation:
         """Find the arrays of the state that a call carries and keeps in memory twice: `.undonated`, and `.copied` where
-        only the first step does, each with its path, bytes and reason. `Budget(undonated=)` limits their number.
+        only the first step does, each with its path, bytes and reason. `Budget(undonated=)` limits the former.
         """
         __tracebackhide__ = True
         limits = self._begin(DONATION, budget)

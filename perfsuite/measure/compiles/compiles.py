@@ -214,9 +214,9 @@ def _raise_refused(watch: Compiles) -> None:
         if watch.errors[1:]:
             lines.append(f"{len(watch.errors) - 1} more like it.")
         refused.args = ("\n  ".join(lines),)
-        raise refused
+        raise refused from None
     if watch.eager:
-        raise _error(operations_message(watch.eager), watch.eager[0])
+        raise _error(operations_message(watch.eager), watch.eager[0]) from None
 
 
 @contextlib.contextmanager

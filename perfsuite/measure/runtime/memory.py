@@ -131,7 +131,7 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
                 waiting = [
                     f"{kind}: {size:,} bytes a step wait in a cycle for Python's collector"
                     f"{_origin(kind, strangers, subject, outputs)}"
-                    for kind, size in cycles[-1].most_common(NAMED)
+                    for kind, size in max(cycles[-2:], key=collections.Counter.total).most_common(NAMED)
                 ]
             gc.collect()
             if step >= WARM_STEPS:
