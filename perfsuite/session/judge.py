@@ -315,19 +315,20 @@ class Judge:
         new: dict[str, dict[str, Entry]] = {}
         for record in records:
             entries = new.setdefault(self.key(record.test), {})
-            # A metric that cannot be made here stays as it is.
-            for result in record.results:
-                metric = result.metric
-                if result.incomparable and result.source == "baseline" and self._is_of(device, metric):
-                    entries.update(
-                        {id: old for id, old in self.entries(record.test, metric.target).items() if id == metric.id}
-                    )
+            metrics = [metric for metric in record.metrics if self._is_of(device, metric)]
+            absent = {
+                result.metric.id
+                for result in record.results
+                if result.incomparable and result.source == "baseline" and self._is_of(device, result.metric)
+            }.difference(metric.id for metric in metrics)
+            if absent:  # what cannot be made here stays as it is, and the information beside it
+                old = self.baselines_of(device).metrics.get(self.key(record.test), {})
+                entries |= {id: entry for id, entry in old.items() if id in absent or entry.kind == "info"}
             # What was measured comes last, and takes the place of what was compiled under the same id.
-            for metric in sorted(record.metrics, key=lambda metric: metric.target is None):
-                if self._is_of(device, metric):
-                    provenance: baseline.Provenance = "compiled" if metric.target else "measured"
-                    environment = with_packages(self.environment_of(metric.target), packages_of(metric.detail or ()))
-                    entries[metric.id] = baseline.entry_of(metric, environment, provenance)
+            for metric in sorted(metrics, key=lambda metric: metric.target is None):
+                provenance: baseline.Provenance = "compiled" if metric.target else "measured"
+                environment = with_packages(self.environment_of(metric.target), packages_of(metric.detail or ()))
+                entries[metric.id] = baseline.entry_of(metric, environment, provenance)
         return {test: entries for test, entries in new.items() if entries}
 
     def _is_of(self, device: str, metric: Metric) -> bool:

@@ -304,12 +304,16 @@ def no_compiler(platform):
 
 
 def test_a_metric_that_cannot_be_made_here_stays_when_the_rest_is_saved(start, monkeypatch):
-    saved(start(), ran(flops(), flops(target="tpu-v5e")))
+    seconds = [Metric("compile seconds", 3.0, "s", "info", target=target) for target in (None, "tpu-v5e")]
+    saved(start(), ran(flops(), flops(target="tpu-v5e"), *seconds))
     monkeypatch.setattr(target_available, "check_available", no_compiler)
     judge = start()
     results = tuple(judge.absent(TEST, [flops()], {}))
     record = dataclasses.replace(ran(flops()), results=results)
-    assert saved(judge, record)["tpu-v5e.json"] == {f"{TEST}: step flops": "keep"}
+    assert saved(judge, record) == {
+        "cpu.json": {f"{TEST}: step flops": "keep", f"{TEST}: compile seconds": "trim"},
+        "tpu-v5e.json": {f"{TEST}: step flops": "keep", f"{TEST}: compile seconds": "keep"},
+    }
 
 
 def test_what_an_instrument_cannot_tell_is_not_missing_and_says_why(start):
