@@ -348,6 +348,36 @@ def of_another_day(metric: Metric) -> Interval:
     return Interval(interval.low, max(interval.high, quickest))
 
 
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """From which worsening on the gate of a recorded ratio or time fails: `share` is 1.6 for +160 %.
+
+    `tolerance` is the share that its limit allows. The samples spread, so the gate sees no less than that.
+    """
+
+    test: str
+    metric: Metric
+    limit: float
+    tolerance: float
+    share: float
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the samples spread so far that the gate sees much less than its tolerance says."""
+        return 1 + self.share > 1.5 * (1 + self.tolerance)
+
+
+def reach_of(test: str, metric: Metric, entry: Entry, tolerance: float | None) -> Reach | None:
+    """The reach of the gate that `entry` is, for samples like those of `metric`; None where they have no interval."""
+    if tolerance is None:
+        tolerance = TOLERANCES[entry.kind]
+    interval, (_, limit) = of_another_day(metric), _limits(entry, tolerance)
+    worst, best = (limit, interval.low) if entry.better == "lower" else (interval.high, limit)
+    if best <= 0 or worst == math.inf:
+        return None
+    return Reach(test, metric, limit, tolerance, worst / best - 1)
+
+
 def _limits(entry: Entry, tolerance: float) -> tuple[float, float]:
     """Beyond which value a metric is better than its baseline, and beyond which it is worse."""
     value, allowed = entry.value, tolerance * abs(entry.value)

@@ -10,8 +10,6 @@ from perfsuite.gate import messages
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import (
     NO_EVIDENCE,
-    SAMPLED,
-    TOLERANCES,
     Evidence,
     Rerun,
     Result,
@@ -24,7 +22,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Estimate, Metric, is_finite, title
 from perfsuite.measure.private.capabilities import fallbacks
 from perfsuite.measure.switches import switches_first
-from perfsuite.measure.words import number, printable
+from perfsuite.measure.words import printable
 from perfsuite.session.judge import Judge
 from perfsuite.session.modes import Answer
 from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TestRecord, TraceRecord
@@ -211,23 +209,11 @@ class Recorder:
             lines=tuple(self.lines),
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
-            notes=(*fallbacks(), *self.notes, *self._saved_beside_others(), *unnoticed),
+            notes=(*fallbacks(), *self.notes, *unnoticed),
             where={title: recorded.where for title, recorded in self._recorded.items()},
+            tolerances={title: each.tolerance for title, each in self._recorded.items() if each.tolerance is not None},
             **facts,
         )
-
-    def _saved_beside_others(self) -> Iterator[str]:
-        """Which ratios and times of a save other processes disturbed: their gates would look for the wrong value."""
-        if not self._judge.options.save:
-            return
-        for metric in self.metrics.values():
-            if metric.kind in SAMPLED and metric.quickest and metric.value > 0:
-                apart = max(metric.value / metric.quickest, metric.quickest / metric.value)
-                if apart > 1 + TOLERANCES[metric.kind] / 2:
-                    is_now = f"{metric.title} is {number(metric.value)} {metric.unit}"
-                    quickest = f"{number(metric.quickest)} by its quickest blocks"
-                    advice = "save it again on a machine without other processes"
-                    yield f"{self._test}: {is_now}, and {quickest}: {advice}"
 
     def _unnoticed(self, used: bool, not_entered: Iterable[str]) -> Iterator[str]:
         """What a test that passed does not show."""

@@ -127,7 +127,9 @@ def test_a_save_beside_other_processes_is_said(project, perf_test):
     result = project.runpytest_inprocess("--perf-save", "--perf-seconds=1")
     green(result)
     result.stdout.fnmatch_lines(
-        ["*: candidate/work ratio to ready is * x, and * by its quickest blocks: save it again on a machine without *"]
+        [
+            "*: candidate/work ratio to ready is * x, and its gate fails from +* % on (limit * x): save it again on a machine*"
+        ]
     )
 
 
