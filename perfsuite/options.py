@@ -216,7 +216,7 @@ OPTIONS = (
     Option(
         "--perf-report",
         "write a report of the perf tests into this folder: report.html (one page that needs no other file), "
-        "report.json, report.md and report.sarif",
+        "report.json and report.md",
         declared=_FOLDER,
         in_child=None,
     ),

@@ -27,7 +27,7 @@ MOST_ANNOTATIONS = 10
 """GitHub shows ten errors and ten notices a step, and drops the others silently."""
 
 _ANNOTATES_TOO = "pytest_github_actions_annotate_failures"
-_CUT = "**The report was cut here: a step summary can hold 1 MiB.** `pytest --perf-report=DIR` writes it whole."
+_TOO_LARGE = "**The report is larger than the 1 MiB of a step summary:** `pytest --perf-report=DIR` writes it.\n"
 _LONGEST = 4000
 
 Level = Literal["error", "notice"]
@@ -146,34 +146,11 @@ def _seen_from(workspace: Path | None, rootpath: Path, file: str) -> str:
 
 
 def append_summary(path: Path, text: str) -> None:
-    """Append to the step summary, cut to the size that GitHub accepts. Raises `OSError` if it cannot be written."""
+    """Append to the step summary; where GitHub would refuse all of it, a line that says so. Raises `OSError`."""
     taken = path.stat().st_size if path.exists() else 0
-    content = ("\n" if taken else "") + text
+    separator = "\n" if taken else ""
+    content = f"{separator}{text}".encode("utf-8", "replace")
+    if taken + len(content) > MOST_BYTES:
+        content = f"{separator}{_TOO_LARGE}".encode()
     with path.open("ab") as file:
-        file.write(cut(content, MOST_BYTES - taken).encode("utf-8", "replace"))
-
-
-def cut(text: str, most_bytes: int) -> str:
-    """The first lines of a Markdown text with every block closed, and a line that says that the text goes on.
-
-    The whole text if it has at most `most_bytes` of UTF-8; empty if there is no room for anything.
-    """
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= most_bytes:
-        return text
-    # Room for the line, for the longest fence, and for the ends of the foldings.
-    longest = max(map(len, re.findall("`{3,}", text)), default=0)
-    room = most_bytes - len(_CUT) - longest - 100
-    kept, _, _ = encoded[: max(room, 0)].decode("utf-8", "ignore").rpartition("\n")
-    if not kept:
-        return _CUT + "\n" if most_bytes > len(_CUT) else ""
-    fence, open_details = "", 0
-    for line in map(str.strip, kept.split("\n")):
-        if fence:
-            fence = "" if line == fence else fence
-        elif found := re.match(r"`{3,}", line):
-            fence = found[0]
-        else:
-            open_details += (line == "<details>") - (line == "</details>")
-    closing = (f"{fence}\n" if fence else "") + "\n</details>\n" * open_details
-    return f"{kept}\n{closing}\n{_CUT}\n"
+        file.write(content)

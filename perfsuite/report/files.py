@@ -1,26 +1,16 @@
-"""The files of `--perf-report=DIR`: check before the tests that they can be written, and write them afterwards.
+"""The files of `--perf-report=DIR`: check before the tests that they can be written, and write them afterwards."""
 
-SARIF is what code scanning shows at the lines of a pull request: each failed test is a result. The format:
-https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. GitHub reads a part of it:
-https://docs.github.com/en/code-security/reference/code-scanning/sarif-support-for-code-scanning.
-"""
-
-import importlib.metadata
 import importlib.util
-import json
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
-from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.installed import install
 from perfsuite.measure.io import write_atomically
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report
-from perfsuite.session.records import TestRecord
 
-HTML, JSON, MARKDOWN, SARIF = "report.html", "report.json", "report.md", "report.sarif"
+HTML, JSON, MARKDOWN = "report.html", "report.json", "report.md"
 
 
 class ReportError(Exception):
@@ -37,19 +27,19 @@ def check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise _cannot_write(folder, error) from None
-    for name in (HTML, JSON, MARKDOWN, SARIF):
+    for name in (HTML, JSON, MARKDOWN):
         if (folder / name).is_dir():
             raise ReportError(f"{folder / name} is a folder: move it away, or choose another folder")
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Write the four files, each atomically; returns the path of the page. Raises `ReportError`."""
+    """Write the three files, each atomically; returns the path of the page. Raises `ReportError`."""
     from perfsuite.report.html import html  # needs jinja2, of the extra `report`
 
     with warnings.catch_warnings():
         # A session that turns warnings into errors must not lose its report to a warning of a library.
         warnings.simplefilter("ignore")
-        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), SARIF: sarif(report), HTML: html(report)}
+        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), HTML: html(report)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -64,37 +54,3 @@ def _cannot_write(folder: Path, error: OSError) -> ReportError:
     return ReportError(
         f"{folder}: no report can be written here ({reason}): make it writable, or choose another folder"
     )
-
-
-_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_RULES = {
-    "worse": "A metric is worse than its baseline or its budget",
-    "failed": "A perf test failed",
-}
-
-
-def sarif(report: Report) -> str:
-    """The text of `report.sarif`. Files are seen from the project's root."""
-    rules = [{"id": id, "shortDescription": {"text": text}} for id, text in _RULES.items()]
-    driver = {"name": "perfsuite", "version": importlib.metadata.version("perfsuite"), "rules": rules}
-    run = {
-        "tool": {"driver": driver},
-        "originalUriBaseIds": {"ROOT": {"description": {"text": "the root of the project"}}},
-        "results": [_sarif_result(test) for test in report.failures],
-    }
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-def _sarif_result(test: TestRecord) -> dict[str, Any]:
-    file, line = test.blamed or (test.file, test.line)
-    place: dict[str, Any] = {"artifactLocation": {"uri": file, "uriBaseId": "ROOT"}}
-    if line:
-        place["region"] = {"startLine": line}
-    return {
-        "ruleId": "worse" if any(result.verdict == Verdict.FAIL for result in test.results) else "failed",
-        "level": "error",
-        "message": {"text": f"{test.test}: {test.message}"},
-        "locations": [{"physicalLocation": place}],
-        # The same test stays the same finding when its numbers change.
-        "partialFingerprints": {"test/v1": test.test},
-    }

@@ -9,10 +9,10 @@ from support.report_samples import HEADER, metric, perf_test
 
 from perfsuite.measure.installed import install
 from perfsuite.report import files
-from perfsuite.report.files import HTML, JSON, MARKDOWN, SARIF, ReportError, write_report
+from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write_report
 from perfsuite.report.model import Report
 
-NAMES = {HTML, JSON, MARKDOWN, SARIF}
+NAMES = {HTML, JSON, MARKDOWN}
 
 ALL = """
 import pytest
