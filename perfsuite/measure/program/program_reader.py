@@ -8,13 +8,11 @@ program as it was before the split.
 import collections
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from perfsuite.measure.hlo.costs import (
     BOOKKEEPING,
-    FREE,
     CostModel,
     call_flops,
     is_library_product,
@@ -22,7 +20,7 @@ from perfsuite.measure.hlo.costs import (
     product_flops,
 )
 from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
-from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame, bits_of
+from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, bits_of
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
 from perfsuite.measure.program.program import (
     NAME,
@@ -35,7 +33,19 @@ from perfsuite.measure.program.program import (
     Product,
     Program,
     product_seconds,
-    source_of,
+)
+from perfsuite.measure.program.schedule import (
+    CONTROL,
+    NO_WORK,
+    PRODUCTS,
+    Placed,
+    bytes_of,
+    collective_identity,
+    crosses_network,
+    each_collective,
+    hidden_collectives,
+    is_launch,
+    placed_in,
 )
 from perfsuite.measure.targets.targets import Rates
 
@@ -48,17 +58,7 @@ _MEMORY = {
 }
 """XLA's names of memory statistics, and those of the fields of `Program`."""
 
-_CONTROL = frozenset(("while", "conditional", "call", "async-start"))
-"""Instructions that run the computations that they call, instruction by instruction."""
 
-_RUNNING = _CONTROL - {"async-start"}
-
-_NO_WORK = _CONTROL | FREE
-
-_TRANSFERS = ("copy-start", "infeed", "outfeed", "recv", "send")
-"""What moves data while the device does something else."""
-
-_PRODUCTS = ("dot", "convolution")
 _RESHARDS = ("all-gather", "all-to-all", "collective-permute")
 _ASKED_FOR = {
     *("all_gather", "all_to_all", "ppermute", "psum_scatter", "reduce_scatter"),
@@ -74,43 +74,7 @@ _GPU_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
 _KERNELS = (*_GPU_KERNELS, "tpu_custom_call")
 """Custom calls that run a kernel of the user's, whose cost only the user knows."""
 
-_COLLECTIVES = {
-    *("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute"),
-    *("ragged-all-to-all", "reduce-scatter"),
-}
-_MEGASCALE = "xla_megascale_runtime"
 _KINDS = {"ONE_TO_ONE": "collective-permute"}
-
-
-class _Placed(NamedTuple):
-    """An instruction, the shapes of its operands, the computation that it is in, and how often that runs.
-
-    `around` is the line of the loop, the branch or the kernel that it is in, `parts` is what it holds or runs.
-    """
-
-    op: Instruction
-    operands: tuple[Shape, ...]
-    within: str
-    runs: int
-    around: SourceFrame | None
-    parts: Sequence[Instruction]
-
-    @property
-    def place(self) -> Place:
-        return self.within, self.op.name
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of operands and results."""
-        return _bytes_of(self.op.shapes) + _bytes_of(self.operands)
-
-    @property
-    def source(self) -> SourceFrame | None:
-        """Its line; where the compiler has none for it, the line of what it holds, or of what it is in."""
-        return next(filter(None, (source_of(op.stack) for op in (self.op, *self.parts))), self.around)
-
-    def operation(self, what: str) -> Operation:
-        return Operation(what, self.op.op_name, self.source, self.bytes, runs=self.runs)
 
 
 def read_program(
@@ -133,8 +97,8 @@ def read_program(
     model = CostModel(module, trips.counts)
     runs = run_counts(module, trips.counts)
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
-    everything = list(_placed_in(module, runs))
-    kernels = list(_placed_in(module, runs, _CONTROL))
+    everything = list(placed_in(module, runs))
+    kernels = list(placed_in(module, runs, CONTROL))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
     unestimated = tuple(
         _kernel(placed) if placed.op.custom_call_target in _KERNELS else placed.operation(placed.op.custom_call_target)
@@ -143,11 +107,13 @@ def read_program(
     )
     loops = tuple(_loop(placed, trips.counts) for placed in kernels if placed.op.opcode == "while")
     at_least = tuple(loop for loop in loops if loop.iterations is None)
-    starts = {placed.place for placed in kernels if _works(placed)}
-    hidden = set(_hidden(kernels))
+    starts = {placed.place for placed in kernels if is_launch(placed)}
+    hidden = set(hidden_collectives(kernels))
     of_products = {placed.place: _product(placed) for placed in everything if _is_product(placed.op)}
     known, in_all = model.total(), functools.partial(total_of, module, trips.counts)
-    exposed = {each.place: one for each, one in _each_collective(everything) if _identity(each.op) not in hidden}
+    exposed = {
+        each.place: one for each, one in each_collective(everything) if collective_identity(each.op) not in hidden
+    }
     entry = module.computations[module.entry]
     parameters = [op for op in entry.instructions if op.parameter is not None]
     argument_shapes = [shape for op in sorted(parameters, key=lambda op: op.parameter or 0) for shape in op.shapes]
@@ -168,7 +134,7 @@ def read_program(
                 placed.operation(placed.op.opcode), bytes=model.instruction(placed.within, placed.op).bytes
             )
             for placed in kernels
-            if _works(placed)
+            if is_launch(placed)
         ),
         launches=None if at_least else int(in_all(dict.fromkeys(starts, 1))),
         sequential_steps=None if at_least else _sequential_steps(module, trips.counts),
@@ -179,7 +145,7 @@ def read_program(
         compute_seconds=_compute_seconds(origin.rates, known.flops, of_products, in_all),
         **_collectives(everything, module if unsplit is None else unsplit),
         cross_slice_bytes=int(
-            in_all({each.place: _bytes_of(each.operands) for each in everything if _crosses_network(each.op, ["send"])})
+            in_all({each.place: bytes_of(each.operands) for each in everything if crosses_network(each.op, ["send"])})
         ),
         exposed_collectives=None if origin.device_kind == "cpu" else tuple(exposed.values()),
         exposed_collective_bytes=None
@@ -205,31 +171,7 @@ def read_program(
     )
 
 
-def _placed_in(module: HloModule, runs: Mapping[str, int], opcodes: Container[str] | None = None) -> Iterator[_Placed]:
-    """The instructions of the entry and of every computation that it reaches, each once.
-
-    With `opcodes`, only those that instructions of these call.
-    """
-    reached: dict[str, SourceFrame | None] = {module.entry: None}
-    waiting = [module.entry]
-    for name in waiting:
-        computation = module.computations[name]
-        shapes = {op.name: op.shapes for op in computation.instructions}
-        for op in computation.instructions:
-            operands = tuple(shape for operand in op.operands for shape in shapes[operand])
-            placed = _Placed(op, operands, name, runs[name], reached[name], tuple(_inside(module, op)))
-            calls = op.calls if opcodes is None or op.opcode in opcodes else ()
-            if new := [called for called in calls if called not in reached]:
-                reached |= dict.fromkeys(new, placed.source)
-                waiting += new
-            yield placed
-
-
-def _bytes_of(shapes: Iterable[Shape]) -> int:
-    return sum(shape.bytes for shape in shapes)
-
-
-def _operations(among: Iterable[_Placed], what: Callable[[_Placed], str | None]) -> tuple[Operation, ...]:
+def _operations(among: Iterable[Placed], what: Callable[[Placed], str | None]) -> tuple[Operation, ...]:
     """Those instructions for which `what` has a name."""
     return tuple(placed.operation(name) for placed in among if (name := what(placed)))
 
@@ -238,7 +180,7 @@ def _branches_differ(model: CostModel, op: Instruction) -> bool:
     return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
 
 
-def _kernel(placed: _Placed) -> Kernel:
+def _kernel(placed: Placed) -> Kernel:
     op = placed.op
     # Of a kernel for a GPU only the path has the name that `pallas_call(name=)` gives it: `jit(f)/name/pallas_call`.
     names = NAME.findall(op.op_name)[-2:] if op.custom_call_target in _GPU_KERNELS else []
@@ -265,7 +207,7 @@ def _fusion_kind(op: Instruction) -> str:
     return op.kernel.strip("_")
 
 
-def _fusion(model: CostModel, placed: _Placed) -> Fusion:
+def _fusion(model: CostModel, placed: Placed) -> Fusion:
     op = placed.op
     parts = [part for part in placed.parts if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
@@ -281,30 +223,14 @@ def _fusion(model: CostModel, placed: _Placed) -> Fusion:
     )
 
 
-def _inside(module: HloModule, op: Instruction) -> Iterator[Instruction]:
-    """What a fusion holds, also in fusions inside it and in the small functions of its reductions."""
-    for name in op.calls:
-        for part in module.computations[name].instructions:
-            yield part
-            yield from _inside(module, part)
-
-
-def _works(placed: _Placed) -> bool:
-    """Whether it is a launch: no name for memory, no bookkeeping of the compiler, no end of what was started before."""
-    op = placed.op
-    if op.opcode == "fusion":
-        return not any(part.custom_call_target == "AsyncCollectiveDone" for part in placed.parts)
-    return not (op.opcode in _NO_WORK or op.opcode.endswith("-done") or op.custom_call_target in BOOKKEEPING)
-
-
-def _only_copies(placed: _Placed) -> bool:
+def _only_copies(placed: Placed) -> bool:
     """A kernel that does nothing but copy: XLA's CPU compiler wraps most operations that are alone in a fusion."""
     if placed.op.opcode != "fusion":
         return placed.op.opcode == "copy"
-    return {part.opcode for part in placed.parts} - _NO_WORK - {"fusion"} == {"copy"}
+    return {part.opcode for part in placed.parts} - NO_WORK - {"fusion"} == {"copy"}
 
 
-def _loop(placed: _Placed, counts: Mapping[Place, int | None]) -> Loop:
+def _loop(placed: Placed, counts: Mapping[Place, int | None]) -> Loop:
     iterations = counts.get(placed.place)
     what = f"loop of {'unknown' if iterations is None else format(iterations, ',')} iterations"
     return Loop(what, placed.op.op_name, placed.source, placed.bytes, iterations=iterations, runs=placed.runs)
@@ -317,7 +243,7 @@ def _sequential_steps(module: HloModule, counts: Mapping[Place, int | None]) -> 
     def steps(name: str) -> int:
         total = 0
         for op in module.computations[name].instructions:
-            called = [steps(called) for called in op.calls] if op.opcode in _CONTROL else []
+            called = [steps(called) for called in op.calls] if op.opcode in CONTROL else []
             if op.opcode == "while":
                 total += (counts.get((name, op.name)) or 0) * (sum(called) or 1)
             elif op.opcode == "conditional":
@@ -330,10 +256,10 @@ def _sequential_steps(module: HloModule, counts: Mapping[Place, int | None]) -> 
 
 
 def _is_product(op: Instruction) -> bool:
-    return op.opcode in _PRODUCTS or is_library_product(op)
+    return op.opcode in PRODUCTS or is_library_product(op)
 
 
-def _product(placed: _Placed) -> Product:
+def _product(placed: Placed) -> Product:
     op, operands, *_ = placed
     name = op.custom_call_target or op.opcode
     flops = library_product_flops(op, operands) if op.custom_call_target else product_flops(op, *operands[:2])
@@ -364,30 +290,30 @@ def _compute_seconds(
     return seconds + max(others, 0.0) / max(rates.peak_flops.values())
 
 
-def _custom_call(placed: _Placed) -> str | None:
+def _custom_call(placed: Placed) -> str | None:
     op = placed.op
     if op.opcode != "custom-call" or op.custom_call_target in BOOKKEEPING:
         return None
     return op.custom_call_target or "custom call"
 
 
-def _host_transfer(placed: _Placed) -> str | None:
+def _host_transfer(placed: Placed) -> str | None:
     op = placed.op
     if op.opcode in ("infeed", "outfeed"):
         return op.opcode
     if op.opcode in ("send", "recv"):
-        return op.opcode if op.is_host_transfer and not _crosses_network(op) else None
+        return op.opcode if op.is_host_transfer and not crosses_network(op) else None
     if "callback" in op.custom_call_target.lower():
         return "callback"
     return op.custom_call_target if op.custom_call_target in _MOVES else None
 
 
-def _float64(placed: _Placed) -> str | None:
+def _float64(placed: Placed) -> str | None:
     wide = any(shape.dtype in ("f64", "c128") for shape in placed.op.shapes)
-    return placed.op.opcode if wide and _works(placed) else None
+    return placed.op.opcode if wide and is_launch(placed) else None
 
 
-def _widening(placed: _Placed) -> str | None:
+def _widening(placed: Placed) -> str | None:
     """The types of a conversion to a wider float. Others than the code's own are the compiler's business."""
     op = placed.op
     if op.opcode != "convert" or NAME.findall(op.op_name)[-1:] != ["convert_element_type"]:
@@ -411,12 +337,11 @@ def _why_lost(donation: DonatedArgument, module: HloModule) -> str:
     return "" if donation.parameter in module.reused else f"{donation.array}: no output took its memory"
 
 
-def _collectives(everything: Sequence[_Placed], unsplit: HloModule) -> dict[str, Any]:
+def _collectives(everything: Sequence[Placed], unsplit: HloModule) -> dict[str, Any]:
     """The fields of `Program` that are collectives."""
     counts = trip_counts(unsplit).counts
     named = [
-        (each.place, operation)
-        for each, operation in _each_collective(_placed_in(unsplit, run_counts(unsplit, counts)))
+        (each.place, operation) for each, operation in each_collective(placed_in(unsplit, run_counts(unsplit, counts)))
     ]
     across = _across_slices(everything, {name: each for (_, name), each in named})
     within = {place: each for place, each in named if place[1] not in across}
@@ -431,76 +356,7 @@ def _collectives(everything: Sequence[_Placed], unsplit: HloModule) -> dict[str,
     }
 
 
-def _each_collective(everything: Iterable[_Placed]) -> Iterator[tuple[_Placed, Operation]]:
-    """Each collective once: of an asynchronous one its start, or what that wraps."""
-    first: dict[Any, _Placed] = {}
-    for placed in everything:
-        kind = _collective(placed.op)
-        if kind and first.setdefault(_identity(placed.op), placed) is placed:
-            yield placed, dataclasses.replace(placed.operation(kind), bytes=_moved_bytes(placed))
-
-
-def _collective(op: Instruction) -> str:
-    """The kind of a collective or of its start; empty for other instructions."""
-    kind = op.opcode.removesuffix("-start")
-    return kind if kind in _COLLECTIVES else ""
-
-
-def _identity(collective: Instruction) -> Any:
-    """What the parts of a collective share, which a TPU's compiler cuts into fusions: its chain, else its name."""
-    chain = collective.frontend_attributes.get("chain_id")
-    return (collective.opcode, chain, collective.channel) if chain else collective.name
-
-
-def _hidden(kernels: Iterable[_Placed]) -> Iterator[Any]:
-    """The identities of the collectives during which the device computes, in the order of the schedule.
-
-    A collective lasts from the first instruction that holds a part of it, such as its start, to the last or to its end.
-    """
-    for _, computation in itertools.groupby(kernels, lambda placed: placed.within):
-        instructions = list(computation)
-        held: dict[str, set[Any]] = {}
-        spans: dict[Any, list[int]] = collections.defaultdict(list)
-        for position, placed in enumerate(instructions):
-            op = placed.op
-            parts = (op, *(() if op.opcode in _RUNNING else placed.parts))
-            held[op.name] = {_identity(part) for part in parts if _collective(part)}
-            if op.opcode.endswith(("-done", "-update")):
-                held[op.name] |= held[op.operands[0]]
-            for identity in held[op.name]:
-                spans[identity].append(position)
-        for identity, positions in spans.items():
-            if any(map(_computes, instructions[positions[0] : positions[-1] + 1])):
-                yield identity
-
-
-def _computes(placed: _Placed) -> bool:
-    """Whether the device computes with arrays; a kernel that holds a part of a collective does if it has a product."""
-    op, parts = placed.op, placed.parts
-    if op.opcode in _RUNNING:
-        return True
-    if any(map(_collective, (op, *parts))):
-        return any(part.opcode in _PRODUCTS for part in parts)
-    arrays = any(shape.elements > 1 for shape in (*op.shapes, *placed.operands))
-    return arrays and _works(placed) and op.opcode not in _TRANSFERS
-
-
-def _moved_bytes(placed: _Placed) -> int:
-    """The larger of what goes in and what comes out: the whole array for a gather and for a scatter."""
-    op, into = placed.op, _bytes_of(placed.operands)
-    if not op.opcode.endswith("-start"):
-        return max(into, _bytes_of(op.shapes))
-    # An asynchronous start gives back its operands beside its results, and scalars for its progress.
-    out = sum(shape.bytes for shape in op.shapes if shape.dims or shape.dtype not in ("s32", "u32"))
-    return max(into, out - into if out > into else out)
-
-
-def _crosses_network(op: Instruction, opcodes: Container[str] = ("send", "recv")) -> bool:
-    """Whether it is a send or a receive between slices, and not with the host as its attributes say."""
-    return op.opcode in opcodes and op.frontend_attributes.get("_xla_host_transfer_handler_name") == _MEGASCALE
-
-
-def _across_slices(everything: Iterable[_Placed], unsplit: Mapping[str, Operation]) -> dict[str, Operation]:
+def _across_slices(everything: Iterable[Placed], unsplit: Mapping[str, Operation]) -> dict[str, Operation]:
     """The collectives that leave their slice, by name, with the bytes that one device sends to other slices.
 
     `unsplit` are the collectives before the split, by name.
@@ -508,9 +364,9 @@ def _across_slices(everything: Iterable[_Placed], unsplit: Mapping[str, Operatio
     across: dict[str, Operation] = {}
     for placed in everything:
         op = placed.op
-        if not _crosses_network(op, ["send"]):
+        if not crosses_network(op, ["send"]):
             continue
-        size = _bytes_of(placed.operands)
+        size = bytes_of(placed.operands)
         name = op.frontend_attributes.get("_xla_host_transfer_rendezvous", "").rpartition("_")[0]
         kind = op.frontend_attributes.get("_xla_megascale_transfer_type", "")
         if name in across:  # a collective of several arrays
