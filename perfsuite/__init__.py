@@ -7,13 +7,7 @@ if TYPE_CHECKING:  # see `__getattr__`
     from perfsuite.fixture import Perf
     from perfsuite.gate.budget import Budget, BudgetExceeded
     from perfsuite.measure.call import call
-    from perfsuite.measure.errors import (
-        MeasurementError,
-        RecompilationError,
-        SignatureWarning,
-        TransferError,
-        UnwarmedSignatureError,
-    )
+    from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning, TransferError
 
 __all__ = [
     "Budget",
@@ -23,7 +17,6 @@ __all__ = [
     "RecompilationError",
     "SignatureWarning",
     "TransferError",
-    "UnwarmedSignatureError",
     "call",
 ]
 
@@ -38,19 +31,8 @@ _MODULES = {
     "RecompilationError": "perfsuite.measure.errors",
     "SignatureWarning": "perfsuite.measure.errors",
     "TransferError": "perfsuite.measure.errors",
-    "UnwarmedSignatureError": "perfsuite.measure.errors",
     "call": "perfsuite.measure.call",
 }
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """Give IPython the magics `%perf` and `%%perf`: IPython calls this for `%load_ext perfsuite`."""
-    from perfsuite.measure.compiler_stderr import compilers_silenced  # a pytest session imports this module
-
-    with compilers_silenced():
-        from perfsuite.notebook import load_magic  # imports jax
-
-        load_magic(shell)
 
 
 def __getattr__(name: str) -> Any:

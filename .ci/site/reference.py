@@ -124,9 +124,7 @@ ERRORS = Page(
     "Errors and warnings",
     "All are names of `perfsuite`. A test that catches one can read its attributes.",
     {
-        "A gate fails": _public(
-            "BudgetExceeded", "RecompilationError", "UnwarmedSignatureError", "TransferError", options=_BASES
-        ),
+        "A gate fails": _public("BudgetExceeded", "RecompilationError", "TransferError", options=_BASES),
         "Nothing can be measured": _public("MeasurementError", options=_BASES),
         "Warnings": _public("SignatureWarning", options=_BASES),
     },

@@ -19,14 +19,6 @@ class RecompilationError(AssertionError):
         self.changes = changes
 
 
-class UnwarmedSignatureError(RecompilationError):
-    """A warm function was called with a signature that was not warmed.
-
-    `function` is the warm function's name. `stage` is empty where nothing began to compile. `changes` are the
-    differences from the nearest signature that was warmed.
-    """
-
-
 class SignatureWarning(UserWarning):
     """A call that carries has arguments of other shapes or dtypes from its second run on."""
 

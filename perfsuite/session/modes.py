@@ -1,7 +1,7 @@
 """What a session does where a test measures: a mode is a table of functions, chosen once, when the session starts.
 
 `fresh` has the mode that gates, and measures in the same way what --perf-save records. Here are those of the processes
-that `perfsuite against` starts, and of a notebook.
+that `perfsuite against` starts.
 """
 
 import dataclasses
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 
 if TYPE_CHECKING:  # every session has a mode, and few time anything
@@ -146,15 +145,3 @@ def timing_one_side(note: Callable[[str, str, float, str], None], seconds: float
     return Mode(
         compare, seconds=lambda asked: seconds, seconds_to_know=lambda asked: seconds, timing={"precision": 0.0}
     )
-
-
-def in_notebook() -> Mode:
-    """Sample until the limits of a budget are decided. There is no test that a fresh process could run again."""
-    from perfsuite.gate.limits import Compared  # see the top
-
-    def refused(asked: Elsewhere) -> list[Any]:
-        raise MeasurementError(
-            f"perf.{asked.metric} measures several processes, which a notebook cannot start: write a test"
-        )
-
-    return Mode(compare=lambda pair, limits: Compared(pair.compare(settled=limits.end)), gates=True, elsewhere=refused)

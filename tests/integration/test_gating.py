@@ -35,7 +35,7 @@ def test_a_recompilation_fails_and_names_the_argument(project, perf_test):
     perf_test(*[line.format(8) for line in lines])
     green(project.runpytest_inprocess("--perf"))
     perf_test(*[line.format(6) for line in lines])
-    failed(project.runpytest_inprocess("--perf"), "*UnwarmedSignatureError: *step*", "*shape was (8,), is (6,)*")
+    failed(project.runpytest_inprocess("--perf"), "*RecompilationError: *step*", "*shape was (8,), is (6,)*")
 
 
 def test_one_extra_pytree_pass_on_the_host_fails_and_names_the_function(project, perf_test):

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from perfsuite import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warm import warm
-from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
+from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.runtime.memory import donation_of, memory_of
@@ -62,7 +62,7 @@ def test_it_is_warm_once_for_a_sharding_and_another_sharding_compiles():
         jax.block_until_ready(warmed(now, batch()))
     other = jax.device_put(np.ones((8, 4), np.float32), WHOLE)
     with (
-        pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: sharding was NamedSharding") as raised,
+        pytest.raises(RecompilationError, match=r"args\[1\]: sharding was NamedSharding") as raised,
         compiles.forbid(),
     ):
         warmed(state(), other)

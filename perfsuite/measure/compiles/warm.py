@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
@@ -24,7 +23,7 @@ from perfsuite.measure.compiles.signature import (
     signature_of,
     with_parameters,
 )
-from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.frameworks import copy_arrays
 from perfsuite.measure.private.jax_stack import calls_the_same
@@ -54,14 +53,7 @@ class Warm(WarmFunction):
 
     def __call__(self, *args, **kwargs):
         __tracebackhide__ = True
-        try:
-            return self.fn(*args, **kwargs)
-        except UnwarmedSignatureError:
-            raise
-        except RecompilationError as error:
-            # Not before the call: JAX alone knows whether a difference makes it compile, and says so before it does. A
-            # call that its cache answers should not pay for a description of its arguments.
-            raise self._unwarmed(args, kwargs, error, callsite.location(sys._getframe(1))) or error from None
+        return self.fn(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name == "fn":  # `copy.copy` asks before it sets `fn`.
@@ -83,22 +75,6 @@ class Warm(WarmFunction):
     def changes_from_each(self, signature: Signature, statics: callsite.Statics | None) -> dict[Signature, Changes]:
         """What has to compile for a signature beside each warm one, the latest first: nothing beside one covers it."""
         return {warm: causes.relevant(changes_between(warm, signature), statics) for warm in reversed(self.signatures)}
-
-    def _unwarmed(
-        self, args: tuple, kwargs: dict, error: RecompilationError, location: str
-    ) -> UnwarmedSignatureError | None:
-        """The error of a call whose signature is the cause of a compile; None where it is warm."""
-        site = callsite.of_function(self.fn, args, kwargs)
-        signature = signature_of(site.args, site.kwargs)
-        nearest = min(self.changes_from_each(signature, site.statics).values(), key=distance)
-        changes = with_parameters((*nearest, *self.config_changes()), site.function)
-        if not changes:
-            return None
-        name = self.__name__
-        inner = f" (it compiled `{error.function}`)" if error.function != name else ""
-        begins = f"`{name}` was called at {location} with a signature that was not warmed{inner}"
-        message = causes.unwarmed_message(begins, name, signature, changes, len(self.signatures))
-        return UnwarmedSignatureError(message, function=name, stage=error.stage, changes=tuple(map(str, changes)))
 
 
 def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
