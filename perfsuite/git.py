@@ -8,7 +8,6 @@ executable; pygit2 is a second implementation, too much for two questions.
 import dataclasses
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from perfsuite.measure.words import printable
@@ -97,15 +96,12 @@ class Repository:
         )  # fmt: skip
         return [_commit("rev-list", line) for line in text.split("\n") if "\0" in line]
 
-    def contents(self, objects: Sequence[str]) -> list[bytes | None]:
-        """The content of each object (`revision:path`); None for one that does not exist."""
-        if broken := [name for name in objects if "\n" in name]:
-            raise GitError(f"{broken[0]!r}: git cannot be asked for a path with a line break in it")
-        answer = self._bytes("cat-file", "--batch", stdin="".join(f"{name}\n" for name in objects).encode())
+    def content(self, name: str) -> bytes | None:
+        """The content of a file (`revision:path`); None where there is none."""
         try:
-            return _objects(answer, len(objects))
-        except ValueError as error:
-            raise GitError(f"git cat-file: its answer cannot be read ({error})") from None
+            return self._bytes("cat-file", "blob", name)
+        except GitError:
+            return None
 
     def commit(self, id: str) -> Commit:
         """What there is to say of a commit."""
@@ -115,13 +111,13 @@ class Repository:
         """What git prints. Raises `GitError` with git's own words."""
         return self._bytes(*arguments).decode("utf-8", errors="replace")
 
-    def _bytes(self, *arguments: str, stdin: bytes = b"") -> bytes:
+    def _bytes(self, *arguments: str) -> bytes:
         # In English, because the constructor looks for "not a git repository"; without locks and without questions.
         outside = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
         environment = {**outside, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", "--no-pager", "-C", os.fspath(self.folder), *arguments]
         try:
-            done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment)
         except FileNotFoundError:
             raise GitError("git is not installed, or not on the PATH: install it") from None
         if done.returncode:
@@ -136,20 +132,3 @@ def _commit(asked: str, line: str) -> Commit:
     if len(fields) != _FORMAT.count("%x00") + 1:
         raise GitError(f"git {asked}: its answer cannot be read ({fields[0]!r:.60} is no line about a commit)")
     return Commit(*fields)
-
-
-def _objects(answer: bytes, number: int) -> list[bytes | None]:
-    """The contents in an answer of `git cat-file --batch` about so many objects."""
-    contents: list[bytes | None] = []
-    at = 0
-    for _ in range(number):
-        end = answer.index(b"\n", at)
-        line, at = answer[at:end], end + 1
-        fields = line.split()
-        if line.endswith(b" missing") or len(fields) != 3:
-            contents.append(None)
-            continue
-        kind, size = fields[1], int(fields[2])
-        contents.append(answer[at : at + size] if kind == b"blob" else None)  # else it is a folder
-        at += size + 1
-    return contents

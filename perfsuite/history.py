@@ -73,7 +73,7 @@ def at_revision(repository: Repository, revision: str, path: str) -> Source:
     name = f"{revision}:{path}"
     try:
         commit = repository.commit_id(revision)
-        content = repository.contents([f"{commit}:{path}"])[0] if commit else None
+        content = repository.content(f"{commit}:{path}") if commit else None
         if content is not None:
             return Source(name, decode(content, path))
     except (GitError, HistoryError) as error:
@@ -184,7 +184,7 @@ def saves_of(path: Path, since: str | None = None) -> Saves:
             raise HistoryError(f"--since {since}: git knows no such revision")
         commits = [(commit.title, commit.id) for commit in repository.commits(inside, start)]
         commits += [(str(since), start)] if start else []
-        contents = repository.contents([f"{id}:{inside}" for _, id in commits])
+        contents = [repository.content(f"{id}:{inside}") for _, id in commits]
         notes = [SHALLOW] if repository.shallow else []
     except GitError as error:
         raise HistoryError(f"{path}: {error}") from None

@@ -30,8 +30,8 @@ class Answering(Repository):
         super().__init__(folder)
         self.printed: dict[tuple[str, ...], bytes] = {}
 
-    def _bytes(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        return super()._bytes(*arguments, stdin=stdin) if self.answer is None else self.answer
+    def _bytes(self, *arguments: str) -> bytes:
+        return super()._bytes(*arguments) if self.answer is None else self.answer
 
 
 @pytest.fixture(scope="module")
