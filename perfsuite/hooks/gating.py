@@ -79,7 +79,7 @@ def start(config: pytest.Config, options: Options) -> None:
     cleanup = contextlib.ExitStack()
     config.stash[_OBSERVE] = cleanup.enter_context(observing_compiles())
     if group is None or group.writes:
-        cleanup.enter_context(progress.shown_below(config))
+        cleanup.enter_context(progress.logged(config))
     config.add_cleanup(cleanup.close)
 
 
