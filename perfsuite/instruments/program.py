@@ -1,5 +1,6 @@
 """`perf.program`: the facts of a compiled program, for this device or for one that is not present."""
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 from perfsuite.gate import messages
 from perfsuite.gate.advice import SELECTED
 from perfsuite.gate.budget import Budget, BudgetExceeded
-from perfsuite.gate.verdict import Evidence, Result, Verdict
+from perfsuite.gate.verdict import PARTS_NAMED, Evidence, Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
@@ -69,7 +70,7 @@ class ProgramInstrument(Instrument):
         self._record_program(kept, program, measured)
         if "peak_bytes" in limits:
             peak = self._recorder.metrics[title(f"{label} peak bytes", target)]
-            self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _largest_first(program.memory_use))
+            self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _alive_at_peak(program, peak))
         return program
 
     def _compiled(self, call: Call, target: str | None, label: str, **where: Any) -> tuple[Program, Mapping[str, Any]]:
@@ -172,5 +173,12 @@ def _refusal(test: str, label: str, target: str | None, error: CompileFailed | H
     return Result(test, metric, Verdict.FAIL, "budget", limit=0, note=str(error))
 
 
-def _largest_first(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))
+def _alive_at_peak(program: Program, peak: Metric) -> str:
+    """`alive at the peak: 12 x f32[8,128] of tanh in layer (model.py) (49,152 bytes) at model.py:12 in layer`."""
+    counts = collections.Counter(array.part for array in program.at_peak)
+    names = []
+    for part, amount in sorted((peak.detail or {}).items(), key=lambda part: -part[1])[:PARTS_NAMED]:
+        place = (peak.places or {}).get(part)
+        times = f"{counts[part]} x " if counts[part] > 1 else ""
+        names.append(f"{times}{part} ({amount:,} bytes){f' at {place}' if place else ''}")
+    return f"alive at the peak: {', '.join(names)}"

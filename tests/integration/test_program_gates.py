@@ -68,7 +68,10 @@ def test_a_budget_on_memory(run, limit, outcome):
     result.assert_outcomes(**{outcome: 1})
     if outcome == "failed":
         result.stdout.fnmatch_lines(
-            ["*peak bytes @ tpu-v5e is * bytes, +* % over the budget of 10,000 bytes", "*likely cause: *arguments *"]
+            [
+                "*peak bytes @ tpu-v5e is * bytes, +* % over the budget of 10,000 bytes",
+                "*likely cause: alive at the peak: *args?0? (32,768 bytes), f32?64,64? of add in <lambda> (test_it.py) (32,768 bytes) at test_it.py:?*",
+            ]
         )
 
 

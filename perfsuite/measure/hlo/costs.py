@@ -23,13 +23,13 @@ import numpy as np
 from perfsuite.measure.hlo.loops import Place
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape
 
-_ELEMENTWISE: Final = {
+ELEMENTWISE: Final = {
     *("abs", "add", "and", "bitcast-convert", "ceil", "clamp", "compare", "complex", "convert", "count-leading-zeros"),
     *("divide", "floor", "imag", "is-finite", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt"),
     *("real", "reduce-precision", "remainder", "round-nearest-afz", "round-nearest-even", "select", "shift-left"),
     *("shift-right-arithmetic", "shift-right-logical", "sign", "stochastic-convert", "subtract", "xor"),
 }
-_TRANSCENDENTAL: Final = {
+TRANSCENDENTAL: Final = {
     *("atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log", "log-plus-one", "logistic"),
     *("power", "rng", "rng-bit-generator", "rsqrt", "sine", "sqrt", "tan", "tanh"),
 }
@@ -44,8 +44,8 @@ _SLICES: Final = {"dynamic-slice", "gather", "slice"}
 """They read as much of their first operand as they return."""
 _UPDATES: Final = {"dynamic-update-slice", "scatter"}
 _FORWARDS: Final = (
-    _ELEMENTWISE
-    | _TRANSCENDENTAL
+    ELEMENTWISE
+    | TRANSCENDENTAL
     | {"bitcast", "broadcast", "concatenate", "copy", "dynamic-update-slice", "pad", "reshape", "reverse", "transpose"}
 )
 """They read of each operand at most as many elements as they return."""
@@ -202,9 +202,9 @@ def _written_by(update: Instruction) -> Sequence[str]:
 def _arithmetic(op: Instruction, operands: Sequence[Instruction], called: Sequence[Cost]) -> Cost:
     """The operations of an instruction, without its bytes."""
     elements = sum(shape.elements for shape in op.shapes)
-    if op.opcode in _ELEMENTWISE:
+    if op.opcode in ELEMENTWISE:
         return Cost(flops=elements * (_COMPLEX.get(op.opcode, 1) if _is_complex(op.shapes[0]) else 1))
-    if op.opcode in _TRANSCENDENTAL:
+    if op.opcode in TRANSCENDENTAL:
         return Cost(transcendentals=elements)
     if op.opcode in _PRODUCTS:
         return Cost(flops=product_flops(op, operands[0].shapes[0], operands[1].shapes[0]))

@@ -62,13 +62,15 @@ class Shape:
     """Element type and sizes of one array; a size that varies counts as its bound.
 
     `order` are the dimensions from minor to major, `tile` the sizes of the tiles that a TPU's layout cuts the array
-    into. Arrays that differ in nothing else are equal.
+    into. `space` is the number of the memory that it is in: 0 for the device's, others for a host's or a chip's. Arrays
+    that differ in nothing else are equal.
     """
 
     dtype: str
     dims: tuple[int, ...]
     order: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     tile: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+    space: int = dataclasses.field(default=0, compare=False)
 
     @property
     def elements(self) -> int:
@@ -180,12 +182,12 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class HloModule:
-    """A compiled program. `reused` are the numbers of the arguments whose memory an output takes."""
+    """A compiled program. `reused` are the numbers of outputs, and of the arguments whose memory they take."""
 
     name: str
     computations: Mapping[str, Computation]
     entry: str
-    reused: frozenset[int]
+    reused: Mapping[int, int]
 
 
 def bits_of(dtype: str) -> int:
@@ -358,7 +360,7 @@ class _Reader:
         read = [self.computation(one, names, sequences.get(one.number(5), ())) for one in computations]
         aliases = self.message.message(8).messages(1)
         # A TPU's program with more than 2000 arguments has one parameter, a tuple of them all: its index is 7 of {7}.
-        reused = frozenset((one.numbers(3) or (one.number(2),))[0] for one in aliases)
+        reused = {(one.numbers(1) or (0,))[0]: (one.numbers(3) or (one.number(2),))[0] for one in aliases}
         return HloModule(self.message.text(1), {one.name: one for one in read}, names[self.message.number(6)], reused)
 
     def computation(self, message: _Message, computations: Mapping[int, str], order: tuple[int, ...]) -> Computation:
@@ -409,7 +411,7 @@ class _Reader:
                 tile = tiles[0].numbers(1) if tiles else ()
                 # A tile may also combine dimensions, which has a negative size.
                 tile = () if min(tile, default=0) < 0 else tile
-                self.shapes[data] = (Shape(dtype, message.numbers(3), layout.numbers(1), tile),)
+                self.shapes[data] = (Shape(dtype, message.numbers(3), layout.numbers(1), tile, layout.number(8)),)
         return self.shapes[data]
 
     def described(self, data: bytes) -> tuple[str, Stack]:

@@ -159,6 +159,18 @@ class Loop(Operation):
 
 
 @dataclasses.dataclass(frozen=True)
+class LiveArray(Operation):
+    """An array that is alive when the device's memory is highest.
+
+    `shape` is "bf16[8,128]", `what` is that and the operation that makes it: "bf16[8,128] of tanh". `role` is
+    "argument", "output" or "temporary". `bytes` has the padding of the device's layout, `op_name` an argument's path.
+    """
+
+    shape: str
+    role: str
+
+
+@dataclasses.dataclass(frozen=True)
 class DonatedArgument:
     """An argument that the caller gives away.
 
@@ -235,6 +247,9 @@ class Program(Origin):
     sends to other slices. `collective_bytes` and `cross_slice_bytes` are those of all runs. `resharding` has some of
     both.
 
+    `at_peak` are the arrays that are alive when the device's memory is highest, the largest first, by a simulation of
+    the schedule: arguments, outputs that reuse no argument, and temporaries.
+
     `programs` are those of which this one is the sum, a run each, where a call runs several: then the memory is that of
     the one that needs most.
 
@@ -253,6 +268,7 @@ class Program(Origin):
     alias_bytes: int
     code_bytes: int
 
+    at_peak: tuple[LiveArray, ...]
     argument_sizes: Mapping[str, int]
     output_sizes: Mapping[str, int]
     reused_donations: tuple[DonatedArgument, ...]
@@ -304,17 +320,7 @@ class Program(Origin):
     @property
     def peak_bytes(self) -> int:
         """The memory for arguments, outputs that reuse no argument, temporaries, and the program itself."""
-        return sum(self.memory_use.values())
-
-    @property
-    def memory_use(self) -> dict[str, int]:
-        """The parts of the peak."""
-        return {
-            "arguments": self.argument_bytes,
-            "outputs that reuse no argument": self.output_bytes - self.alias_bytes,
-            "temporaries": self.temp_bytes,
-            "code": self.code_bytes,
-        }
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.code_bytes
 
     @property
     def vmem_bytes(self) -> int | None:
@@ -410,7 +416,7 @@ class Program(Origin):
 
 _SIZES = (
     *("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "code_bytes"),
-    *("argument_sizes", "output_sizes"),
+    *("at_peak", "argument_sizes", "output_sizes"),
 )
 
 
@@ -418,13 +424,13 @@ def sum_of(programs: Sequence[Program]) -> Program:
     """The facts of programs that run one after another; the sizes in memory are those of the one that needs most."""
     largest = max(programs, key=lambda program: program.peak_bytes)
     sums: dict[str, Any] = {}
-    for name in Program.__annotations__:
+    for name in Program.__annotations__.keys() - {*_SIZES}:
         values = [getattr(program, name) for program in programs]
         if None in values:
             sums[name] = None
         elif isinstance(values[0], tuple):
             sums[name] = tuple(itertools.chain.from_iterable(values))
-        elif name not in _SIZES:
+        else:
             sums[name] = functools.reduce(operator.add, values)
     compiled = {id(program): program for program in programs}.values()
     seconds = {name: sum(getattr(each, name) for each in compiled) for name in ("lower_seconds", "compile_seconds")}

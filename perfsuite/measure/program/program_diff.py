@@ -40,7 +40,14 @@ def _difference_lines(before: Program, after: Program) -> Iterator[str]:
         yield f"{name}: {_change(was.get(name), now.get(name))}"
     for group, prefix in _GROUPS.items():
         yield from _new_and_gone(getattr(before, group), getattr(after, group), prefix)
+    if "peak bytes" in changed:
+        yield from _new_and_gone(_large_arrays(before), _large_arrays(after), "alive at the peak: ")
     yield from _unfused(before, after)
+
+
+def _large_arrays(program: Program) -> tuple[Operation, ...]:
+    """Those of 1 % of the peak and more."""
+    return tuple(array for array in program.at_peak if array.bytes * 100 >= program.peak_bytes)
 
 
 def _change(before: float | None, after: float | None) -> str:

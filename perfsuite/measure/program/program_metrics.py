@@ -2,8 +2,9 @@
 
 import collections
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from perfsuite.measure.metric import Kind, Metric
@@ -92,7 +93,6 @@ _ATTRIBUTES = {
     "cross-slice bytes": "cross_slice_bytes",
 }
 _PARTS_OF: dict[str, Callable[[Program], dict[str, int] | None]] = {
-    "peak bytes": lambda program: program.memory_use,
     "argument bytes": lambda program: _by_path(program.argument_sizes.items()),
     "output bytes": lambda program: _by_path(program.output_sizes.items()),
     "reused donations": lambda program: _by_path((donation.path, 1) for donation in program.reused_donations),
@@ -143,6 +143,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         amounts = [(part, (loop.iterations or 0) * loop.runs) for part, loop in loops]
     elif name in _BYTES_OF:
         amounts = [(part, part.bytes * part.runs) for part in getattr(program, _BYTES_OF[name])]
+    elif name == "peak bytes":
+        amounts = [(array, array.bytes) for array in program.at_peak if array.role != "argument"]
     elif name == "vmem bytes":
         # Kernels of one part do not hold their memory at the same time.
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
@@ -150,6 +152,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     detail, places = _detail(amounts)
     if name in _PARTS_OF:
         detail, places = _PARTS_OF[name](program), None
+    if name == "peak bytes":
+        detail = _parts_of_peak(program, detail or {})
     if name == "conditionals":
         places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
     if program.programs and name in GATED_FACTS and name not in _OF_MEMORY:
@@ -168,6 +172,14 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         at_least=places_of(program.at_least) if of_all_runs and value else (),
         at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
+
+
+def _parts_of_peak(program: Program, arrays: Mapping[str, int]) -> dict[str, int]:
+    """The peak as arguments, the largest of the other arrays, the program itself, and the rest."""
+    parts = _by_path(program.argument_sizes.items()) or {"arguments": program.argument_bytes}
+    parts |= {"code": program.code_bytes, **dict(itertools.islice(arrays.items(), PARTS))}
+    parts["smaller arrays and what lies between arrays"] = program.peak_bytes - sum(parts.values())
+    return {part: amount for part, amount in parts.items() if amount > 0}
 
 
 def _by_program(programs: Iterable[Program], name: str) -> dict[str, int] | None:

@@ -19,6 +19,7 @@ from perfsuite.measure.hlo.costs import (
     library_product_flops,
     product_flops,
 )
+from perfsuite.measure.hlo.liveness import Liveness
 from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, bits_of
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
@@ -27,6 +28,7 @@ from perfsuite.measure.program.program import (
     DonatedArgument,
     Fusion,
     Kernel,
+    LiveArray,
     Loop,
     Operation,
     Origin,
@@ -122,6 +124,7 @@ def read_program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
         known=known,
         **needed,
+        at_peak=_at_peak(module, everything, arguments),
         argument_sizes=_sizes(arguments, argument_shapes),
         output_sizes=_sizes(outputs, entry.root.shapes),
         reused_donations=tuple(each for each in donations if not _why_lost(each, module)),
@@ -331,10 +334,31 @@ def _sizes(paths: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
     return dict(sizes)
 
 
+def _at_peak(module: HloModule, everything: Iterable[_Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:
+    """The arrays that are alive at the peak, the largest first, equal ones by name."""
+    placed = {each.place: each for each in everything}
+    lives = Liveness(module).lives(module.entry)
+    # Where the compiler has others than JAX, it has names for them.
+    names = paths if len(paths) == len(lives.arguments) else [buffer.op.op_name for buffer in lives.arguments]
+    path_of = dict(zip(lives.arguments, names, strict=True))
+    arrays = []
+    for buffer in lives.highest:
+        what = shape = f"{buffer.shape.dtype}[{','.join(map(str, buffer.shape.dims))}]"
+        maker, op_name, source, role = placed[buffer.within, buffer.op.name], path_of.get(buffer, ""), None, "argument"
+        if buffer not in path_of:
+            op_name, source = maker.op.op_name, maker.source
+            what = f"{shape} of {[maker.op.opcode, *NAME.findall(op_name)][-1]}"
+            role = "output" if buffer in lives.result else "temporary"
+            if maker.op.opcode == "parameter":
+                what, op_name = f"{shape} of copy", ""
+        arrays.append(LiveArray(what, op_name, source, buffer.bytes, shape=shape, role=role))
+    return tuple(sorted(arrays, key=lambda array: (-array.bytes, array.what, array.where)))
+
+
 def _why_lost(donation: DonatedArgument, module: HloModule) -> str:
     if donation.parameter is None:
         return "the program does not use it"
-    return "" if donation.parameter in module.reused else f"{donation.array}: no output took its memory"
+    return "" if donation.parameter in module.reused.values() else f"{donation.array}: no output took its memory"
 
 
 def _collectives(everything: Sequence[Placed], unsplit: HloModule) -> dict[str, Any]:

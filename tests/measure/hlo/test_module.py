@@ -121,8 +121,8 @@ def test_a_loop_calls_its_condition_and_its_body():
 @pytest.mark.parametrize(
     ("header", "reused"),
     [
-        (", input_output_alias={ {0}: (1, {}, may-alias), {1}: (2, {}, must-alias) }", {1, 2}),
-        (", input_output_alias={ {0}: (0, {7}, may-alias), {1}: (0, {0}, may-alias) }", {7, 0}),
+        (", input_output_alias={ {0}: (1, {}, may-alias), {1}: (2, {}, must-alias) }", {0: 1, 1: 2}),
+        (", input_output_alias={ {0}: (0, {7}, may-alias), {1}: (0, {0}, may-alias) }", {0: 7, 1: 0}),
     ],
 )
 def test_arguments_whose_memory_is_reused_may_be_elements_of_one_tuple(header, reused):

@@ -136,7 +136,7 @@ def test_the_estimates_of_a_trace_have_their_lines_and_shapes():
 
 def module_of(*kernels):
     root = Instruction("root", "tuple", (), is_root=True)
-    return HloModule("m", {"main": Computation("main", (*kernels, root))}, "main", frozenset())
+    return HloModule("m", {"main": Computation("main", (*kernels, root))}, "main", {})
 
 
 def kernel(line=1, dims=(8,), target="__gpu$xla.gpu.triton", **fields):

@@ -31,8 +31,7 @@ def known(memory_bytes=None, **changes):
 
 def test_the_peak_has_each_byte_once():
     program = known()
-    assert program.peak_bytes == 1000 + (300 - 200) + 50 + 7 == sum(program.memory_use.values())
-    assert len(program.memory_use) == 4
+    assert program.peak_bytes == 1000 + (300 - 200) + 50 + 7
 
 
 @pytest.mark.parametrize(
