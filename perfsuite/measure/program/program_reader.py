@@ -334,7 +334,7 @@ def _sizes(paths: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
     return dict(sizes)
 
 
-def _at_peak(module: HloModule, everything: Iterable[_Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:
+def _at_peak(module: HloModule, everything: Iterable[Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:
     """The arrays that are alive at the peak, the largest first, equal ones by name."""
     placed = {each.place: each for each in everything}
     lives = Liveness(module).lives(module.entry)
