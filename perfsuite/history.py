@@ -14,7 +14,7 @@ import fnmatch
 import math
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import cast
 
@@ -113,21 +113,10 @@ def files_at(revision: str, folder: Path) -> dict[str, Source]:
     return {name: at_revision(repository, revision, path) for name, path in paths.items() if is_baselines(name)}
 
 
-def select(
-    baselines: Baselines,
-    pattern: str | None = None,
-    kinds: Collection[str] = (),
-    provenances: Collection[str] = (),
-) -> Baselines:
-    """The metrics that match the pattern and have one of the kinds and provenances; an empty choice means all."""
+def select(baselines: Baselines, pattern: str | None) -> Baselines:
+    """The metrics that match the pattern; all for None."""
     metrics = {
-        test: {
-            id: entry
-            for id, entry in entries.items()
-            if _matches(pattern, test, id, name_of(id, entry))
-            and (not kinds or entry.kind in kinds)
-            and (not provenances or entry.provenance in provenances)
-        }
+        test: {id: entry for id, entry in entries.items() if _matches(pattern, test, id, name_of(id, entry))}
         for test, entries in baselines.metrics.items()
     }
     metrics = {test: entries for test, entries in metrics.items() if entries}

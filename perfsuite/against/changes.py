@@ -178,7 +178,10 @@ def stages_changed(base: Run, head: Run) -> list[Result]:
     changes = []
     for test in sorted(passed_in_both(base, head)):
         for stage, unit in _STAGE_UNITS.items():
-            old, new = (each.notes.stages_of(test, stage) for each in (base, head))
+            old, new = (
+                [note for note in each.notes.stages if (note.test, note.stage) == (test, stage)]
+                for each in (base, head)
+            )
             if not old and not new:
                 continue
             was, now = (Counter({note.function: note.count for note in notes}) for notes in (old, new))

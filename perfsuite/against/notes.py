@@ -115,7 +115,3 @@ class Notes:
     def passed(self) -> set[str]:
         """The tests that passed."""
         return {test for test, (outcome, _) in self.tests.items() if outcome == "passed"}
-
-    def stages_of(self, test: str, stage: Stage) -> list[StageNote]:
-        """What went through `stage` in `test`."""
-        return [note for note in self.stages if (note.test, note.stage) == (test, stage)]

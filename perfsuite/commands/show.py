@@ -7,10 +7,8 @@ by test. Without a file: the files of this project, each with its environments.
 import argparse
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
-from perfsuite.gate.baseline import PROVENANCES
 from perfsuite.gate.baseline_file import baseline_files
 from perfsuite.history import named, on_disk, select
-from perfsuite.measure.metric import KINDS
 from perfsuite.report.baselines import file_lines, header_lines
 from perfsuite.report.tables import style
 
@@ -19,7 +17,7 @@ SUMMARY = "print a baseline file for people"
 EXAMPLES = """examples:
   perfsuite show                                      the files of the project
   perfsuite show baselines/tpu-v5e.json
-  perfsuite show baselines/cpu.json "*host calls*" --kind count
+  perfsuite show baselines/cpu.json "*host calls*"
   perfsuite show main:baselines/cpu.json test_generation
 """
 
@@ -28,9 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", nargs="?", help="a baseline file, or REVISION:PATH of git")
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help=PATTERN_HELP)
-    for option, choices in (("--kind", KINDS), ("--provenance", PROVENANCES)):
-        text = f"only metrics of this {option[2:]}; may be given again"
-        parser.add_argument(option, action="append", choices=choices, default=[], help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(line for path in files for line in header_lines(on_disk(path), style())))
         return 0
     source = named(arguments.file)
-    selected = select(source.baselines, arguments.pattern, arguments.kind, arguments.provenance)
+    selected = select(source.baselines, arguments.pattern)
     if source.baselines.metrics and not selected.metrics:
-        raise CommandError(f"{source.name}: no metric has this name, kind and provenance")
+        raise CommandError(f"{source.name}: no metric has this name")
     print("\n".join(file_lines(source, selected, style())))
     return 0

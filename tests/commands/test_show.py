@@ -80,20 +80,17 @@ def test_a_file_is_shown_test_by_test_under_where_it_was_made(file, capsys):
         (["FLOPS"], ["flops"]),
         (["test_other[a-b]"], ["speed"]),
         (["*::test_flat"], ["flops", "ratio"]),
-        (["--kind", "ratio", "--kind", "time"], ["ratio", "time"]),
-        (["--provenance", "reported"], ["time"]),
-        (["test", "--kind", "size"], ["flops"]),
     ],
     ids=str,
 )
-def test_metrics_are_chosen_by_name_kind_and_provenance(file, capsys, arguments, shown):
+def test_metrics_are_chosen_by_name(file, capsys, arguments, shown):
     lines = show(capsys, "baselines/cpu.json", *arguments)
     assert lines[0].startswith(f"baselines/cpu.json: cpu, {len(shown)} of 4 metrics of ")
     assert sorted(line.split()[0] for line in lines[5:] if line.startswith("  ")) == shown
 
 
 def test_a_choice_of_nothing_is_refused(file, capsys):
-    assert "no metric has this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
+    assert "no metric has this name" in refused(capsys, "baselines/cpu.json", "nope")
     assert "4 metrics" in show(capsys, "baselines/cpu.json")[0]
 
 
@@ -128,8 +125,6 @@ def test_a_file_that_cannot_be_shown_is_named_with_the_files_that_can(file, caps
     assert "baselines is a folder: name a file in it; there is baselines/cpu.json" in refused(capsys, "baselines")
     file.write_text("{}")
     assert "baselines/cpu.json:1: no `schema`" in refused(capsys, "baselines/cpu.json")
-    with pytest.raises(SystemExit):
-        main(["show", "baselines/cpu.json", "--kind", "nope"])
 
 
 def test_a_reader_that_goes_away_gets_no_traceback(file):

@@ -272,7 +272,7 @@ def _maker(library: list[FrameType], function: Any) -> str:
 def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunction | None) -> CallSite | None:
     """The call of a jitted function, if the user's frame made one."""
     # Equinox binds a method that was jitted in its class first, with a frame of its own.
-    outer = [frame for frame in reversed(library) if not libraries.binds_method(frame)]
+    outer = [frame for frame in reversed(library) if not libraries.MODULES[0].runs(frame)]
     if not outer:
         return None
     _, varargs, keywords = inspect.getargs(outer[0].f_code)

@@ -72,10 +72,6 @@ class Warm(WarmFunction):
         """What is in force now and was not when this was warmed."""
         return causes.config_changes(self.config, causes.config_now())
 
-    def changes_from_each(self, signature: Signature, statics: callsite.Statics | None) -> dict[Signature, Changes]:
-        """What has to compile for a signature beside each warm one, the latest first: nothing beside one covers it."""
-        return {warm: causes.relevant(changes_between(warm, signature), statics) for warm in reversed(self.signatures)}
-
 
 def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     """Compile and run `fn` for every entry of `over`, wait for the results, and return the function, warm.
@@ -270,7 +266,10 @@ class _Groups:
     def _group_of(self, args: tuple, kwargs: dict[str, Any], place: int) -> _Group:
         site = callsite.of_function(self._warmed.fn, args, kwargs)
         signature = signature_of(site.args, site.kwargs)
-        from_each = self._warmed.changes_from_each(signature, site.statics)
+        from_each = {  # the latest first: nothing beside one of them covers it
+            warm: causes.relevant(changes_between(warm, signature), site.statics)
+            for warm in reversed(self._warmed.signatures)
+        }
         nearest = (*min(from_each.values(), key=distance), *self._config)
         if not self._config:
             self.used |= {warm for warm, changes in from_each.items() if not changes}

@@ -10,7 +10,6 @@
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 from perfsuite.measure.private.capabilities import BACKEND_START, BENCHMARK, LIBRARY_FUNCTIONS, XDIST
@@ -129,11 +128,6 @@ def one_of(function: str, kinds: Iterable[Functions | str]) -> bool:
 def waits(function: str) -> bool:
     """Whether "module:qualified.name" is known to wait for the device."""
     return one_of(function, (*WAITING, *_CALLED_TO_WAIT))
-
-
-def binds_method(frame: FrameType) -> bool:
-    """Whether a frame is of an Equinox module, such as the one that binds a method before it calls it."""
-    return MODULES[0].runs(frame)
 
 
 def sender_of(plugins: Iterable[object]) -> Any:

@@ -86,11 +86,10 @@ class Dispatches:
         """Two counts, of jitted functions and of eager operations, each with its programs as detail."""
         metrics = []
         for suffix, unit, eager in zip(SUFFIXES, ("programs", "operations"), (False, True), strict=True):
-            programs = self._lines(eager=eager)
-            value = sum(lines.total() for lines in programs.values())
-            detail = {program: lines.total() for program, lines in programs.items()}
-            places = {program: _in_words(lines) for program, lines in programs.items()}
-            metrics.append(Metric(name + suffix, value, unit, "count", detail=detail or None, places=places or None))
+            programs = self.by_operation if eager else self.by_program
+            places = self.places(eager=eager) or None
+            value = sum(programs.values())
+            metrics.append(Metric(name + suffix, value, unit, "count", detail=programs or None, places=places))
         return metrics
 
     def __str__(self) -> str:
