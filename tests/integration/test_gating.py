@@ -175,15 +175,6 @@ def test_a_tolerance_of_the_ini_file_that_is_no_number_is_a_usage_error(project,
     result.stderr.fnmatch_lines([f"*the ini option perf_tolerance: must be a number above zero, got '{value}'"])
 
 
-def test_an_improvement_passes_and_says_how_to_record_it(project, perf_test):
-    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
-    green(project.runpytest_inprocess("--perf-save"))
-    perf_test("perf.record('fusions', 2, unit='fusions', kind='count')")
-    result = project.runpytest_inprocess("--perf")
-    green(result)
-    result.stdout.fnmatch_lines(["improved: fusions (-33.3 %): pytest --perf-save records it"])
-
-
 def test_a_test_that_fails_by_itself_keeps_its_own_message(project, perf_test):
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')", "assert 1 == 2")
     failed(project.runpytest_inprocess("--perf"), "*assert 1 == 2*")
@@ -192,13 +183,6 @@ def test_a_test_that_fails_by_itself_keeps_its_own_message(project, perf_test):
 def test_a_metric_recorded_twice_under_one_name_is_refused(project, perf_test):
     perf_test(*["perf.record('fusions', 3, unit='fusions', kind='count')"] * 2)
     failed(project.runpytest_inprocess("--perf"), "*records 'fusions' twice*")
-
-
-def test_two_calls_of_one_function_have_names_of_their_own(project, perf_test):
-    perf_test(*["perf.host_calls(call(step, state(), batch(), carry=1))"] * 2)
-    result = project.runpytest_inprocess("--perf", "-v")
-    green(result)
-    result.stdout.fnmatch_lines(["*step host calls *", "*step #2 host calls *"])
 
 
 @pytest.mark.parametrize(
