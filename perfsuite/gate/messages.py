@@ -371,8 +371,8 @@ def _rerun(result: Result) -> str:
 
 
 def _advice(result: Result) -> list[str]:
-    """What to do about host calls, by what the user's code calls that makes them."""
-    if result.metric.unit != HOST_CALLS:
+    """What to do about host calls of no known cause, by what the user's code calls that makes them."""
+    if result.metric.unit != HOST_CALLS or result.cause:
         return []
     return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in result.grown))))
 

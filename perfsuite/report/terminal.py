@@ -163,7 +163,7 @@ def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], s
     example = next(result for result in found if why(result) == reasons.most_common(1)[0][0])
     name = clipped(example.metric.title, _LONGEST_NAME)
     settles = messages.to_settle(example)
-    if advice := example.note or (settles and f"{name}: {settles}"):
+    if advice := example.cause.partition("\n")[0] or example.note or (settles and f"{name}: {settles}"):
         lines.append(Line(f"  {advice}", painted(verdict), optional=True))
     return lines
 

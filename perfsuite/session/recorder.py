@@ -13,6 +13,7 @@ from perfsuite.gate.verdict import (
     Evidence,
     Rerun,
     Result,
+    Verdict,
     judge_budget,
     of_another_day,
     with_rerun,
@@ -180,15 +181,13 @@ class Recorder:
         failures = list(map(self._judge.fails, results))
         why = cause() if any(failures) else ""
         where = callsite.location(sys._getframe(1))
-        results = [
-            dataclasses.replace(result, cause=switches_first(self.method, result.cause or why))
-            if fails
-            else self._judge.strictly(result, where)
-            for result, fails in zip(results, failures, strict=True)
-        ]
-        self.results += results
+        for result, fails in zip(results, failures, strict=True):
+            if fails or result.verdict == Verdict.INCONCLUSIVE:
+                cause = switches_first(self.method, result.cause or (why if fails else ""))
+                result = dataclasses.replace(result, cause=cause)
+            self.results.append(result if fails else self._judge.strictly(result, where))
         if any(failures):
-            raise BudgetExceeded(messages.failure([results[failures.index(True)]]))
+            raise BudgetExceeded(messages.failure([self.results[failures.index(True) - len(results)]]))
 
     def record(self, *, passed: bool, used: bool = True, not_entered: Iterable[str] = (), **facts: Any) -> TestRecord:
         """All of it as plain values. `used` says whether any instrument was called, `not_entered` which of those that

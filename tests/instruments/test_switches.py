@@ -1,6 +1,7 @@
 """An instrument that fails names JAX's own switches first, where they are on and disturb it."""
 
 import contextlib
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +9,12 @@ import pytest
 
 from perfsuite import Budget, call
 from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.gate.messages import reason
+from perfsuite.gate.verdict import Part, Result, Verdict, judge_budget
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.settle import agreed_run
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.runtime.transfers import forbid_transfers
 from perfsuite.measure.switches import switches_first
 
@@ -62,6 +66,26 @@ def test_a_budget_that_a_switch_breaks_names_it_before_anything_else(bare_perf, 
     cause = str(raised.value).partition("likely cause: ")[2]
     assert cause.startswith(f"{name} is True: ")
     assert f"jax.config.update('{name}', False)" in cause.splitlines()[0]
+    assert "donate_argnums" not in cause
+
+
+def test_an_open_verdict_names_the_switch_too(bare_perf):
+    ratio = Metric("ratio", 1.0, "x", "ratio", interval=Interval(0.9, 1.1))
+    recorder = bare_perf._state.recorder
+    recorder.method = "perf.stays_async"
+    with switched("jax_debug_nans"):
+        recorder.apply([judge_budget("t", ratio, limit) for limit in (1.0, 2.0)])
+    undecided, passed = recorder.results
+    assert undecided.cause.startswith("jax_debug_nans is True: ")
+    assert passed.cause == ""
+
+
+def test_the_functions_that_a_switch_calls_get_no_advice_before_it():
+    """The advice is of the function alone, which a switch may call."""
+    part = Part("numpy:asarray", 9, "numpy:asarray at a.py:1 in f")
+    result = Result("t", Metric("calls", 9, "calls", "count"), Verdict.FAIL, "baseline", 0, baseline=0, grown=(part,))
+    assert len(reason(result).splitlines()) == 2
+    assert len(reason(dataclasses.replace(result, cause="a switch")).splitlines()) == 1
 
 
 def test_without_a_switch_none_is_named(bare_perf):
