@@ -163,6 +163,7 @@ def version_changes(then: Environment | None, now: Environment | None) -> list[s
     pairs = {name: (getattr(then, name), getattr(now, name)) for name in (*VERSION_FIELDS[1:], "python")}
     if pairs["jaxlib"] == pairs["jax"]:
         del pairs["jaxlib"]
+    pairs["jax_enable_x64"] = str(then.x64), str(now.x64)
     here = dict(now.packages)
     pairs |= {name: (version, here[name]) for name, version in then.packages if name in here}
     return [

@@ -22,7 +22,7 @@ _STRICT = " (--perf-strict)"
 _PART_OF_CALLS = re.compile(" (?:by|in) ")
 """Between the function and its origin: "tree:leaves by jax:map in step (train.py)"."""
 
-_IRREGULAR = {"misses": "miss", "copies": "copy"}
+_IRREGULAR = {"misses": "miss", "copies": "copy", "launches": "launch"}
 """Units of perfsuite that do not become a singular by losing an s."""
 
 

@@ -183,8 +183,8 @@ class Recorder:
         where = callsite.location(sys._getframe(1))
         for result, fails in zip(results, failures, strict=True):
             if fails or result.verdict == Verdict.INCONCLUSIVE:
-                cause = switches_first(self.method, result.cause or (why if fails else ""))
-                result = dataclasses.replace(result, cause=cause)
+                likely = switches_first(self.method, result.cause or (why if fails else ""))
+                result = dataclasses.replace(result, cause=likely)
             self.results.append(result if fails else self._judge.strictly(result, where))
         if any(failures):
             raise BudgetExceeded(messages.failure([self.results[failures.index(True) - len(results)]]))

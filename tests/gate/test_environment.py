@@ -144,6 +144,7 @@ def test_version_changes_name_both_versions():
     now = changed(jax="0.11.0", equinox=None, optax="0.2.8", processor="EPYC")
     assert version_changes(HERE, now) == ["jax 0.10.2 -> 0.11.0", "equinox 0.13.8 -> absent", "optax absent -> 0.2.8"]
     assert version_changes(HERE, HERE) == []
+    assert version_changes(HERE, changed(x64=True)) == ["jax_enable_x64 False -> True"]
     assert version_changes(None, HERE) == []
 
 

@@ -22,7 +22,7 @@ from perfsuite.measure.hlo.module import Stack, packed, read_module
 from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.lowering import compiler_options
 from perfsuite.measure.program.lowering import KernelEstimate, LoweredCall, lower_call
-from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of, source_of
+from perfsuite.measure.program.program import DonatedArgument, Operation, Origin, Program, place_of, source_of
 from perfsuite.measure.program.program_reader import read_program, with_estimates
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
@@ -59,6 +59,7 @@ class Compilation:
     `hlo` is the optimised program, and `unsplit_hlo` that of several slices before the compiler splits its collectives
     between them, both `packed`. `memory` are XLA's memory statistics. `stacks` are what the numbers in the program's
     metadata stand for (see `locations`). `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks.
+    `float64_operations` are those of the trace: a TPU's program has pairs of float32 in their place.
     """
 
     origin: Origin
@@ -68,6 +69,7 @@ class Compilation:
     stacks: Mapping[int, Stack]
     unsplit_hlo: str | None = None
     kernel_estimates: tuple[KernelEstimate, ...] = ()
+    float64_operations: tuple[Operation, ...] = ()
     arguments: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -87,7 +89,10 @@ class Compilation:
         module = with_estimates(read_module(self.hlo, restored=restored), self.kernel_estimates)
         unsplit = None if self.unsplit_hlo is None else read_module(self.unsplit_hlo, restored=restored)
         paths = {"arguments": self.arguments, "outputs": self.outputs}
-        return read_program(self.origin, module, self.memory, self.donations, unsplit, **paths)
+        program = read_program(self.origin, module, self.memory, self.donations, unsplit, **paths)
+        if not self.origin.device_kind.startswith("TPU"):
+            return program
+        return dataclasses.replace(program, float64_operations=self.float64_operations)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
@@ -164,6 +169,7 @@ def compile_call(
         stacks=stacks,
         unsplit_hlo=output.unsplit_hlo,
         kernel_estimates=lowered.kernel_estimates,
+        float64_operations=lowered.float64_operations,
         arguments=lowered.arguments,
         outputs=lowered.outputs,
     )

@@ -23,7 +23,7 @@ from perfsuite.measure.hlo.module import SourceFrame
 from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.jax_stack import behind_bound
 from perfsuite.measure.private.lowering import Lowering, argument_names, lowering, source_line
-from perfsuite.measure.program.program import DonatedArgument
+from perfsuite.measure.program.program import DonatedArgument, Operation
 from perfsuite.measure.words import plural
 
 _NOT_USABLE = "Some donated buffers were not usable"
@@ -32,7 +32,7 @@ KERNEL_COSTS = ("flops", "transcendentals", "bytes_accessed")
 """The costs of a `KernelEstimate`."""
 
 # "model.py:42:8 (step)"
-_LINE = re.compile(r"(.*?:\d+)(?::\d+)?(?: \(.*\))?\Z")
+_LINE = re.compile(r"(.*?):(\d+)(?::\d+)?(?: \((.*)\))?\Z")
 
 
 class HostCallbackError(MeasurementError, AssertionError):
@@ -65,7 +65,8 @@ class KernelEstimate:
 class LoweredCall:
     """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on.
 
-    `kernel_estimates` are those of all Pallas kernels in the trace. `arguments` and `outputs` are the paths of those
+    `kernel_estimates` are those of all Pallas kernels in the trace, `float64_operations` its operations that make
+    float64. `arguments` and `outputs` are the paths of those
     that the program has, in its order.
     """
 
@@ -75,6 +76,7 @@ class LoweredCall:
     lower_seconds: float
     lowered: jax.stages.Lowered
     kernel_estimates: tuple[KernelEstimate, ...] = ()
+    float64_operations: tuple[Operation, ...] = ()
     arguments: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -114,7 +116,7 @@ def lower_call(
     leaves = _argument_leaves(lowered, trace, call)
     parameters = _parameters(trace, module, leaves)
     donations = tuple(_donations(leaves, parameters, call.fn))
-    estimates = () if trace.traced is None else estimates_in(trace.traced.jaxpr.jaxpr)
+    jaxpr = None if trace.traced is None else trace.traced.jaxpr.jaxpr
     outputs = (path for path, _ in jax.tree_util.tree_leaves_with_path(lowered.out_info))
     return LoweredCall(
         lowered.as_text(debug_info=True),
@@ -122,7 +124,8 @@ def lower_call(
         donations,
         seconds,
         lowered,
-        estimates,
+        () if jaxpr is None else estimates_in(jaxpr),
+        () if jaxpr is None else tuple(_float64_in(jaxpr)),
         arguments=tuple(leaves[leaf][0] for leaf in sorted(parameters, key=parameters.__getitem__)),
         outputs=tuple(f"result{jax.tree_util.keystr(path)}" for path in outputs),
     )
@@ -232,12 +235,24 @@ def estimates_in(jaxpr: Any) -> tuple[KernelEstimate, ...]:
     estimates: dict[KernelEstimate, None] = {}
     for equation in equations(jaxpr):
         if equation.primitive.name == "pallas_call":
-            line = _LINE.match(source_line(equation))
+            source = _source(equation)
             results = tuple(tuple(result.aval.shape) for result in equation.outvars)
             estimate = equation.params.get("cost_estimate")
             costs = {} if estimate is None else {name: int(getattr(estimate, name)) for name in KERNEL_COSTS}
-            estimates[KernelEstimate(line[1] if line else "", results, **costs)] = None
+            estimates[KernelEstimate(f"{source.file}:{source.line}" if source else "", results, **costs)] = None
     return tuple(estimates)
+
+
+def _float64_in(jaxpr: Any) -> Iterator[Operation]:
+    for equation in equations(jaxpr):
+        types = {str(getattr(result.aval, "dtype", "")) for result in equation.outvars}
+        if not types.isdisjoint(("float64", "complex128")) and not any(inner_jaxprs(equation)):
+            yield Operation(equation.primitive.name, equation.primitive.name, _source(equation), bytes=0)
+
+
+def _source(equation: Any) -> SourceFrame | None:
+    line = _LINE.match(source_line(equation))
+    return SourceFrame(line[1], int(line[2]), line[3] or "") if line else None
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

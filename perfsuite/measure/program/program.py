@@ -140,6 +140,14 @@ class Product(Operation):
 
 
 @dataclasses.dataclass(frozen=True)
+class Arithmetic(Operation):
+    """An instruction that computes and is no product: the FLOP and transcendental operations of one run of it."""
+
+    flops: int
+    transcendentals: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Kernel(Operation):
     """A kernel of the user's, such as one of Pallas. `what` is its name.
 
@@ -281,6 +289,7 @@ class Program(Origin):
     conditionals: tuple[Operation, ...]
     selections: tuple[Operation, ...]
     products: tuple[Product, ...]
+    arithmetic: tuple[Arithmetic, ...]
     compute_seconds: float
     collectives: tuple[Operation, ...]
     collective_bytes: int

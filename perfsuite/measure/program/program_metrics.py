@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from perfsuite.measure.metric import Kind, Metric
-from perfsuite.measure.program.program import DonatedArgument, Operation, Program
+from perfsuite.measure.program.program import Arithmetic, DonatedArgument, Operation, Product, Program
 
 PARTS = 24
 """At most so many parts has what is split by path: people read the baselines."""
@@ -56,9 +56,9 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
 """Name, unit and kind. The attribute of `Program` has the same name; a tuple counts its members. Of fusions, copies and
 transposes a program may have hundreds, and one more or less is no regression: they have the tolerance of a size."""
 
-_SYMPTOMS = ("products", "temp bytes", "code bytes", "fusions", "transposes")
-"""What costs nothing that another fact does not have: the time of the first is in FLOP, the second is a part of the
-peak."""
+_SYMPTOMS = ("products", "copies", "temp bytes", "code bytes", "fusions", "transposes")
+"""What costs nothing that another fact does not have: the time of the first is in FLOP, that of the second in bytes,
+the third is a part of the peak."""
 
 _OF_ALL_RUNS = (
     *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
@@ -135,7 +135,10 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
     elif name in ("flops", "known flops"):
-        amounts = [(product, product.flops * product.runs) for product in program.products]
+        work: tuple[Product | Arithmetic, ...] = (*program.products, *program.arithmetic)
+        amounts = [(each, each.flops * each.runs) for each in work]
+    elif name in ("transcendentals", "known transcendentals"):
+        amounts = [(each, each.transcendentals * each.runs) for each in program.arithmetic]
     elif name == "launches":
         amounts = [(operation, operation.runs) for operation in program.operations]
     elif name == "sequential steps":

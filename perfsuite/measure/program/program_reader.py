@@ -25,6 +25,7 @@ from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Sh
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
 from perfsuite.measure.program.program import (
     NAME,
+    Arithmetic,
     DonatedArgument,
     Fusion,
     Kernel,
@@ -134,7 +135,7 @@ def read_program(
         fusions=tuple(_fusion(model, placed) for placed in kernels if placed.op.opcode == "fusion"),
         operations=tuple(
             dataclasses.replace(
-                placed.operation(placed.op.opcode), bytes=model.instruction(placed.within, placed.op).bytes
+                placed.operation(_launched(placed.op)), bytes=model.instruction(placed.within, placed.op).bytes
             )
             for placed in kernels
             if is_launch(placed)
@@ -145,6 +146,11 @@ def read_program(
         conditionals=tuple(placed.operation("conditional") for placed in kernels if placed.op.opcode == "conditional"),
         selections=tuple(placed.operation("conditional") for placed in everything if placed.op.opcode == "select"),
         products=tuple(of_products.values()),
+        arithmetic=tuple(
+            _arithmetic(model, placed)
+            for placed in placed_in(module, runs, CONTROL | {"fusion"})
+            if not (placed.op.opcode in NO_WORK or placed.op.opcode == "fusion" or _is_product(placed.op))
+        ),
         compute_seconds=_compute_seconds(origin.rates, known.flops, of_products, in_all),
         **_collectives(everything, module if unsplit is None else unsplit),
         cross_slice_bytes=int(
@@ -226,6 +232,12 @@ def _fusion(model: CostModel, placed: Placed) -> Fusion:
     )
 
 
+def _launched(op: Instruction) -> str:
+    """`top_k fusion`: a fusion by JAX's name for what it ends with, so that a new one is told from others."""
+    names = NAME.findall(op.op_name) if op.opcode == "fusion" else []
+    return f"{names[-1]} fusion" if names else op.custom_call_target or op.opcode
+
+
 def _only_copies(placed: Placed) -> bool:
     """A kernel that does nothing but copy: XLA's CPU compiler wraps most operations that are alone in a fusion."""
     if placed.op.opcode != "fusion":
@@ -277,6 +289,12 @@ def _product(placed: Placed) -> Product:
         flops=flops,
         runs=placed.runs,
     )
+
+
+def _arithmetic(model: CostModel, placed: Placed) -> Arithmetic:
+    cost = model.instruction(placed.within, placed.op)
+    operation = placed.operation(placed.op.custom_call_target or placed.op.opcode)
+    return Arithmetic(**vars(operation), flops=cost.flops, transcendentals=cost.transcendentals)
 
 
 def _compute_seconds(

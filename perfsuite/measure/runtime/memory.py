@@ -437,7 +437,7 @@ def _asked(call: Call) -> dict[str, bool]:
 
 
 def _reason(path: str, leaf: jax.Array, successor: jax.Array | None, asked: bool | None, *, none_deleted: bool) -> str:
-    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
+    if jax.config.values["jax_debug_nans"] or jax.config.values["jax_debug_infs"]:
         return "JAX donates nothing while it looks for NaN or infinity"
     if asked is False or (asked is None and none_deleted):
         kind, _, argument = path.partition("]")[0].partition("[")

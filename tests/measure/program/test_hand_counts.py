@@ -291,13 +291,29 @@ def test_branches_of_the_same_cost_are_no_bound(target):
     assert program.at_most == ()
 
 
+def widened(x):
+    return (x * x.astype(jnp.float64)).sum().astype(x.dtype)
+
+
+@TARGETS
+def test_operations_in_float64_are_named_with_their_line(target):
+    """A TPU has none, and makes pairs of float32 of them."""
+    with jax.enable_x64(True):
+        wide = compile_here_or_for(target, widened, SQUARE)
+    assert compile_here_or_for(target, widened, SQUARE).float64_operations == ()
+    assert {operation.where for operation in wide.float64_operations} == {f"{FILE}:{line_of(widened) + 1} in widened"}
+
+
 @TARGETS
 def test_parts_are_of_all_runs(target):
     """The line in the loop has its part of the FLOP, and of the bytes: of each weight only its own slice."""
     program = compile_here_or_for(target, scanned, spec(32, N, N), SQUARE)
     found = {metric.name.rpartition(" ")[2]: metric for metric in metrics_of(program)}
-    assert found["flops"].places == {part: f"{FILE}:{line_of(layer) + 1} in layer" for part in found["flops"].detail}
-    assert sum(found["flops"].detail.values()) == 32 * PRODUCT
+    flops, exponentials = found["flops"], found["transcendentals"]
+    assert (sum(flops.detail.values()), sum(exponentials.detail.values())) == (program.flops, program.transcendentals)
+    product, in_layer = max(flops.detail, key=flops.detail.get), f"{FILE}:{line_of(layer) + 1} in layer"
+    assert (flops.detail[product], flops.places[product]) == (32 * PRODUCT, in_layer)
+    assert exponentials.places == dict.fromkeys(exponentials.detail, in_layer)
     read = sum(found["accessed"].detail.values())
     assert 0.8 * program.bytes_accessed < read < 1.25 * program.bytes_accessed
     # 32 slices, each read and written once or twice, and the product's three arrays; not 32 times all 32 weights.
