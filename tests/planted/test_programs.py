@@ -509,6 +509,11 @@ def test_a_loop_whose_iterations_become_unknown_is_named(pytester, run):
     source = path.read_text()
     path.write_text(source.replace("fori_loop(0, STEPS", "fori_loop(0, x[0, 0].astype(int)"))
     result = run("--perf", "-v", "test_loops.py", target=None)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    first = (
+        r"\nhmc_step data-dependent loops is 1 loop, \+1 over the baseline 0 loops; .* at loops.py:\d+ in hmc_step\n"
+    )
+    assert re.search(first, result.stdout.str()), result.stdout
     for metric in ("launches", "sequential steps"):
         reason = rf"hmc_step {metric}: not known of this program, for its iterations depend on data: the loop at loops.py:\d+ in hmc_step"
         assert re.search(reason, result.stdout.str()), result.stdout

@@ -27,6 +27,7 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("resharding", "collectives", "count"),
     ("collectives", "collectives", "count"),
     ("conditionals", "conditionals", "count"),
+    ("data-dependent loops", "loops", "count"),
     ("sequential steps", "iterations", "count"),
     ("float64 operations", "operations", "size"),
     ("widening conversions", "conversions", "count"),
@@ -89,6 +90,7 @@ GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
 _ATTRIBUTES = {
     "bound": "bound_seconds",
     "memory margin": "margin_bytes",
+    "data-dependent loops": "at_least",
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }
