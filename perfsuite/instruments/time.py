@@ -26,18 +26,18 @@ TIME = declare(
     needs=("quiet",),
 )
 
-SYNCHRONOUS, STILL_SYNCHRONOUS = 0.95, 0.8
+SYNCHRONOUS = 0.95
 """A call whose time to return is this share of its time to ready waits for its outputs, or has them at once: then the
-time to return is the call's own. The second share is for a call whose baseline is of that kind."""
+time to return is the call's own."""
 
-LONG_US, STILL_LONG_US = 100.0, 50.0
+LONG_US = 100.0
 """What is ready this long after an asynchronous call began is ready when the device is done, and not when the operating
-system has woken a thread. The second time is for a call whose baseline is of that kind.
+system has woken a thread.
 
 The load of the host decides the rest: one and the same 16 x 16 product returned after 5 us and was ready after 6 us
 beside a busy core, and on a quiet machine after 7 us and 44 us (2-core x86-64 machine, jax 0.10.2)."""
 
-OUTLASTS_US, STILL_OUTLASTS_US = 1000.0, 500.0
+OUTLASTS_US = 1000.0
 """The tail of a shorter call is what the operating system gives to other processes: with a load of 11 on two cores the
 99th percentile of 0.1 ms calls rose from 0.16 to 4 ms."""
 
@@ -102,21 +102,21 @@ class TimeInstrument(Instrument):
         if not self._judge.gates:
             return metrics  # `perfsuite against` compares times of its own, side by side
         to_return, to_ready, tail = metrics
-        tail = self._kind(tail, to_ready.value, OUTLASTS_US, STILL_OUTLASTS_US)
-        to_return = self._kind(to_return, to_return.value / to_ready.value, SYNCHRONOUS, STILL_SYNCHRONOUS)
+        tail = self._kind(tail, to_ready.value, OUTLASTS_US)
+        to_return = self._kind(to_return, to_return.value / to_ready.value, SYNCHRONOUS)
         if to_return.kind == "info":
-            to_ready = self._kind(to_ready, to_ready.value, LONG_US, STILL_LONG_US)
+            to_ready = self._kind(to_ready, to_ready.value, LONG_US)
         return [to_return, to_ready, tail]
 
-    def _kind(self, metric: Metric, size: float, least: float, still: float) -> Metric:
+    def _kind(self, metric: Metric, size: float, least: float) -> Metric:
         """The metric, as information where `size` is too small for a gate.
 
-        Near the boundary a metric keeps the kind of its baseline: or unchanged code would not be comparable every other
-        time. A save decides anew what was information.
+        A metric keeps the kind of its baseline unless it is far from the boundary: or unchanged code would not be
+        comparable every other time, and busy machines would save it anew. A save decides what was information.
         """
         recorded = self._judge.entries(self._test).get(metric.id)
         if recorded is not None and recorded.kind == "time":
-            least = still
+            least /= 2
         elif recorded is not None and not self._session.options.save:
             least *= 2
         return metric if size >= least else dataclasses.replace(metric, kind="info")
