@@ -121,30 +121,27 @@ class Fused(tuple[Fusion, ...]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Product(Operation):
-    """A matrix product or convolution. `dtypes` are those of its two operands.
+class Arithmetic(Operation):
+    """An instruction that computes: the FLOP and transcendental operations of one run of it."""
 
-    `flops` counts two per multiply-add, of one run of it.
+    flops: int
+    transcendentals: int = dataclasses.field(default=0, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product(Arithmetic):
+    """A matrix product or convolution. `dtypes` are those of its two operands. A multiply-add has two FLOP.
 
     `precision` is "default", "high" or "highest"; the last two take a TPU several passes in bfloat16.
     """
 
     dtypes: tuple[str, str]
     precision: str
-    flops: int
 
     @property
     def rate_type(self) -> str:
         """The narrower of the two types, at whose rate the product runs at most."""
         return min(self.dtypes, key=bits_of)
-
-
-@dataclasses.dataclass(frozen=True)
-class Arithmetic(Operation):
-    """An instruction that computes and is no product: the FLOP and transcendental operations of one run of it."""
-
-    flops: int
-    transcendentals: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from perfsuite.measure.metric import Kind, Metric
-from perfsuite.measure.program.program import Arithmetic, DonatedArgument, Operation, Product, Program
+from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24
 """At most so many parts has what is split by path: people read the baselines."""
@@ -136,11 +136,9 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     amounts: Iterable[tuple[Operation | DonatedArgument, int]] = ()
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
-    elif name in ("flops", "known flops"):
-        work: tuple[Product | Arithmetic, ...] = (*program.products, *program.arithmetic)
-        amounts = [(each, each.flops * each.runs) for each in work]
-    elif name in ("transcendentals", "known transcendentals"):
-        amounts = [(each, each.transcendentals * each.runs) for each in program.arithmetic]
+    elif name.endswith(("flops", "transcendentals")):
+        work = (*program.products, *program.arithmetic)
+        amounts = [(each, getattr(each, name.removeprefix("known ")) * each.runs) for each in work]
     elif name == "launches":
         amounts = [(operation, operation.runs) for operation in program.operations]
     elif name == "sequential steps":
