@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import urllib.parse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -22,6 +23,15 @@ def install(*extras: str) -> str:
     if repository := origin.get("vcs_info"):
         place = f" @ {repository['vcs']}+{origin['url']}@{repository['commit_id']}"
     return f'pip install "perfsuite[{",".join(extras)}]{place}"'
+
+
+def installed_file(package: str, name: str) -> Path | None:
+    """The file of this name that a package has installed; None without one, and where the package is not installed."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())) for file in files if file.name == name), None)
 
 
 def _origin() -> Mapping[str, Any]:

@@ -222,6 +222,14 @@ ABSENT_COMPILERS = Capability(
     "lowering",
     "perf.program for a target is skipped",
 )
+KERNEL_SCHEDULES = Capability(
+    "kernel schedules",
+    "see how libtpu schedules a kernel",
+    "libraries",
+    "perf.program knows no bundles and spills of a TPU's kernels",
+    "libtpu",
+    ("0.0.42.1", "0.0.50"),
+)
 COORDINATION = Capability(
     "coordination",
     "reach the key-value store of jax.distributed",

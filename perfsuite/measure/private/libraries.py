@@ -2,6 +2,7 @@
 
 - Functions by what they do for a user who calls them, for the advice of messages. Where a library moves one, a message
   loses its advice; it still names the function and the line.
+- libtpu writes the schedules of kernels with flags that no page names.
 - pytest-xdist has no public way to take back a report that a worker has sent.
 - pytest-benchmark has no public way to add a benchmark that it did not run itself, nor two in one test. So the samples
   are replayed through a copy of its fixture, with a clock that returns them.
@@ -9,14 +10,42 @@
 
 import contextlib
 import copy
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from perfsuite.measure.private.capabilities import BACKEND_START, BENCHMARK, LIBRARY_FUNCTIONS, XDIST
-from perfsuite.measure.private.names import Attribute, Functions, Name
+from perfsuite.measure.installed import installed_file
+from perfsuite.measure.private.capabilities import BACKEND_START, BENCHMARK, KERNEL_SCHEDULES, LIBRARY_FUNCTIONS, XDIST
+from perfsuite.measure.private.names import Attribute, Functions, Moved, Name
 
 START = BACKEND_START.needs(Name("jax._src.xla_bridge", "_init_backend", called=True))
 """The function that starts a backend of JAX's, which the fresh process of `perf.imports` wraps."""
+
+_SCHEDULE_FLAGS = {
+    "xla_jf_dump_to": "",
+    "xla_jf_dump_llo_text": "true",
+    "xla_jf_dump_llo_pass_label_regex": "^final_",
+}
+
+UNKNOWN_FLAG = b"Unknown command line flag 'xla_jf_dump"
+"""What libtpu writes, and ends, where it does not know one of them."""
+
+
+def schedule_flags(folder: Path) -> str:
+    """The flags by which libtpu writes the schedule of each kernel into a folder."""
+    return " ".join(f"--{name}={value or folder}" for name, value in _SCHEDULE_FLAGS.items())
+
+
+@KERNEL_SCHEDULES.probed_by
+def _look_for_flags() -> None:
+    library = installed_file("libtpu", "libtpu.so")
+    if library is None:
+        return
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if missing := [name for name in _SCHEDULE_FLAGS if content.find(name.encode()) < 0]:
+            raise Moved(f"libtpu has no flag {', '.join(missing)}")
+
 
 _SENDER = XDIST.needs(Functions("xdist.remote", "WorkerInteractor"))
 _SEND = XDIST.needs(Attribute("xdist.remote", "sendevent"))

@@ -19,13 +19,14 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.module import Stack, packed, read_module
-from perfsuite.measure.private.capabilities import LOWERING
+from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES, LOWERING
 from perfsuite.measure.private.lowering import compiler_options
 from perfsuite.measure.program.lowering import KernelEstimate, LoweredCall, lower_call
 from perfsuite.measure.program.program import DonatedArgument, Operation, Origin, Program, place_of, source_of
 from perfsuite.measure.program.program_reader import read_program, with_estimates
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.kernel_code import KernelCode, holds_kernels
 from perfsuite.measure.targets.target_compiler import (
     CompileFailed,
     CompilerOutput,
@@ -58,8 +59,9 @@ class Compilation:
 
     `hlo` is the optimised program, and `unsplit_hlo` that of several slices before the compiler splits its collectives
     between them, both `packed`. `memory` are XLA's memory statistics. `stacks` are what the numbers in the program's
-    metadata stand for (see `locations`). `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks.
-    `float64_operations` are those of the trace: a TPU's program has pairs of float32 in their place.
+    metadata stand for (see `locations`). `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks,
+    `codes` what the compiler makes of kernels, by the names of their instructions. `float64_operations` are those of
+    the trace: a TPU's program has pairs of float32 in their place.
     """
 
     origin: Origin
@@ -70,6 +72,7 @@ class Compilation:
     unsplit_hlo: str | None = None
     kernel_estimates: tuple[KernelEstimate, ...] = ()
     float64_operations: tuple[Operation, ...] = ()
+    codes: Mapping[str, KernelCode] = dataclasses.field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -88,8 +91,8 @@ class Compilation:
         restored = restoring(self.stacks)
         module = with_estimates(read_module(self.hlo, restored=restored), self.kernel_estimates)
         unsplit = None if self.unsplit_hlo is None else read_module(self.unsplit_hlo, restored=restored)
-        paths = {"arguments": self.arguments, "outputs": self.outputs}
-        program = read_program(self.origin, module, self.memory, self.donations, unsplit, **paths)
+        more: dict[str, Any] = {"arguments": self.arguments, "outputs": self.outputs, "codes": self.codes}
+        program = read_program(self.origin, module, self.memory, self.donations, unsplit, **more)
         if not self.origin.device_kind.startswith("TPU"):
             return program
         return dataclasses.replace(program, float64_operations=self.float64_operations)
@@ -170,6 +173,7 @@ def compile_call(
         unsplit_hlo=output.unsplit_hlo,
         kernel_estimates=lowered.kernel_estimates,
         float64_operations=lowered.float64_operations,
+        codes=output.kernels,
         arguments=lowered.arguments,
         outputs=lowered.outputs,
     )
@@ -217,6 +221,8 @@ def _output_for(
     except CompileFailed as error:
         error.where = _where(error.details, numbered)
         raise
+    if target.platform == "tpu" and holds_kernels(text) and not output.kernels:
+        KERNEL_SCHEDULES.falls_back("perf.program knows no bundles and spills of a TPU's kernels")
     return output, numbered.stacks
 
 

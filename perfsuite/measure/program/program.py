@@ -13,12 +13,13 @@ import os
 import re
 import site
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from perfsuite.measure.hlo.costs import Cost, is_library_call
 from perfsuite.measure.hlo.module import SourceFrame, bits_of
+from perfsuite.measure.targets.kernel_code import KernelCode
 from perfsuite.measure.targets.targets import Rates
 from perfsuite.measure.words import plural
 
@@ -145,15 +146,29 @@ class Product(Arithmetic):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel(Operation):
+class Kernel(Operation, KernelCode):
     """A kernel of the user's, such as one of Pallas. `what` is its name.
 
     `vmem_bytes` is what it takes of VMEM, the memory on a TPU's chip; None where the compiler does not say.
     `vmem_limit_bytes` is what `CompilerParams(vmem_limit_bytes=)` lets it take, None for the compiler's default.
+    `occupancy` is the share of the threads of a GPU's multiprocessor that its blocks can fill, None where not known.
     """
 
     vmem_bytes: int | None
     vmem_limit_bytes: int | None
+    occupancy: float | None = dataclasses.field(default=None, kw_only=True)
+
+    @property
+    def all_bundles(self) -> int | None:
+        """The bundles of all steps of its grid, in one run of the program."""
+        if self.bundles is None or self.grid_steps is None:
+            return None
+        return self.bundles * self.grid_steps * self.runs
+
+    @property
+    def all_spills(self) -> int | None:
+        """Spills and fills in its code."""
+        return None if self.spills is None or self.fills is None else self.spills + self.fills
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,6 +349,26 @@ class Program(Origin):
         return max((kernel.vmem_bytes for kernel in self.kernels if kernel.vmem_bytes is not None), default=None)
 
     @property
+    def kernel_bundles(self) -> int | None:
+        """The bundles of all kernels for a TPU whose code is known; None without one."""
+        return _sum(kernel.all_bundles for kernel in self.kernels)
+
+    @property
+    def kernel_spills(self) -> int | None:
+        """The spills and fills of all kernels whose code is known; None without one."""
+        return _sum(kernel.all_spills for kernel in self.kernels)
+
+    @property
+    def kernel_registers(self) -> int | None:
+        """The registers of a thread of the kernel for a GPU that takes most; None without one that is known."""
+        return max((kernel.registers for kernel in self.kernels if kernel.registers is not None), default=None)
+
+    @property
+    def kernel_occupancy(self) -> float | None:
+        """The occupancy of the kernel for a GPU that has least; None without one that is known."""
+        return min((kernel.occupancy for kernel in self.kernels if kernel.occupancy is not None), default=None)
+
+    @property
     def fits(self) -> bool | None:
         """Whether the device's memory is large enough; None where it is not known."""
         return None if self.margin_bytes is None else self.margin_bytes >= 0
@@ -418,6 +453,12 @@ class Program(Origin):
         fusions = plural(len(self.fusions), "fusion")
         flops = "unknown" if self.flops is None else f"{self.flops:.3g}"
         return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """The sum of the amounts that are known; None where none is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
 
 
 _SIZES = (

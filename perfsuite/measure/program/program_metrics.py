@@ -29,6 +29,8 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("conditionals", "conditionals", "count"),
     ("data-dependent loops", "loops", "count"),
     ("sequential steps", "iterations", "count"),
+    ("kernel spills", "spills and fills", "count"),
+    ("kernel bundles", "bundles", "size"),
     ("float64 operations", "operations", "size"),
     ("widening conversions", "conversions", "count"),
     ("collective bytes", "bytes", "size"),
@@ -47,6 +49,8 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("code bytes", "bytes", "size"),
     ("fusions", "fusions", "size"),
     ("transposes", "transposes", "size"),
+    ("kernel registers", "registers of a thread", "info"),
+    ("kernel occupancy", "share of threads", "info"),
     ("estimated cycles", "cycles, relative", "info"),
     ("arithmetic intensity", "FLOP/byte", "info"),
     ("bound", "s", "info"),
@@ -63,12 +67,15 @@ the third is a part of the peak."""
 
 _OF_ALL_RUNS = (
     *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
-    *("exposed collective bytes", "cross-slice bytes", "estimated cycles"),
+    *("exposed collective bytes", "cross-slice bytes", "estimated cycles", "kernel bundles"),
 )
 """The facts that depend on how often loops run, and on which branches are taken."""
 
 _COSTS = {"flops": "flops", "transcendentals": "transcendentals", "bytes accessed": "bytes"}
 """The facts that are unknown where a part is, and the fields of `Cost`. "known flops" is the sum of the other parts."""
+
+_OF_KERNELS = {"kernel bundles": "all_bundles", "kernel spills": "all_spills"}
+"""The facts that are sums over kernels, and the attributes that have their amounts."""
 
 _BYTES_OF = {
     "bytes accessed": "operations",
@@ -104,7 +111,7 @@ _PARTS_OF: dict[str, Callable[[Program], dict[str, int] | None]] = {
 _STEP = re.compile(r"\.\w+|\[(?:'[^']*'|[^]'])*\]|\w+")
 """A step of a path such as `args[0]['w'].scale`."""
 
-_HIGHER_IS_BETTER = ("conditionals", "reused donations", "memory margin")
+_HIGHER_IS_BETTER = ("conditionals", "reused donations", "memory margin", "kernel occupancy")
 
 
 def metrics_of(program: Program) -> list[Metric]:
@@ -116,9 +123,11 @@ def metrics_of(program: Program) -> list[Metric]:
             continue
         value = getattr(program, _attribute(name))
         # Only a TPU's compiler estimates cycles, and not every device knows its memory.
+        amount = _OF_KERNELS.get(name)
+        partly = amount is not None and any(getattr(kernel, amount) is None for kernel in program.kernels)
         lacks = value is None or (name == "estimated cycles" and value == 0)
         if not lacks and not (name.startswith("cross-slice") and program.slices == 1):
-            metrics.append(_metric(program, value, name, unit, kind))
+            metrics.append(_metric(program, value, f"known {name}" if partly else name, unit, kind))
     return metrics
 
 
@@ -134,6 +143,7 @@ def gated_facts(program: Program) -> dict[str, float]:
 
 def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> Metric:
     amounts: Iterable[tuple[Operation | DonatedArgument, int]] = ()
+    whole = name.removeprefix("known ")
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
     elif name.endswith(("flops", "transcendentals")):
@@ -148,6 +158,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         amounts = [(part, part.bytes * part.runs) for part in getattr(program, _BYTES_OF[name])]
     elif name == "peak bytes":
         amounts = [(array, array.bytes) for array in program.at_peak if array.role != "argument"]
+    elif whole in _OF_KERNELS:
+        amounts = [(kernel, getattr(kernel, _OF_KERNELS[whole]) or 0) for kernel in program.kernels]
     elif name == "vmem bytes":
         # Kernels of one part do not hold their memory at the same time.
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
@@ -161,7 +173,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places = {each.part: each.where for each in (*program.selections, *program.conditionals)}
     if program.programs and name in GATED_FACTS and name not in _OF_MEMORY:
         detail, places = _by_program(program.programs, name), None
-    of_all_runs = name.removeprefix("known ") in _OF_ALL_RUNS
+    of_all_runs = whole in _OF_ALL_RUNS
+    inner = [kernel for kernel in program.kernels if kernel.unknown_loops] if whole == "kernel bundles" else []
     return Metric(
         f"{program.label} {name}",
         value,
@@ -172,7 +185,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places=places,
         target=program.target,
         symptom=name in _SYMPTOMS,
-        at_least=places_of(program.at_least) if of_all_runs and value else (),
+        at_least=places_of((*program.at_least, *inner)) if of_all_runs and value else (),
         at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
 

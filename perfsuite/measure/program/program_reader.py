@@ -50,7 +50,8 @@ from perfsuite.measure.program.schedule import (
     is_launch,
     placed_in,
 )
-from perfsuite.measure.targets.targets import Rates
+from perfsuite.measure.targets.kernel_code import GPU_KERNELS, TPU_KERNELS, KernelCode, occupancy
+from perfsuite.measure.targets.targets import TARGETS, Architecture, GpuTarget, Rates
 
 _MEMORY = {
     "argument_size_in_bytes": "argument_bytes",
@@ -71,11 +72,8 @@ _ASKED_FOR = {
 
 _MOVES = ("MoveToHost", "MoveToDevice")
 
-_GPU_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
-"""The custom calls of kernels for a GPU."""
-
-_KERNELS = (*_GPU_KERNELS, "tpu_custom_call")
-"""Custom calls that run a kernel of the user's, whose cost only the user knows."""
+_KERNELS = (*GPU_KERNELS, *TPU_KERNELS)
+"""Custom calls whose cost only the user knows."""
 
 _KINDS = {"ONE_TO_ONE": "collective-permute"}
 
@@ -89,12 +87,13 @@ def read_program(
     *,
     arguments: Sequence[str] = (),
     outputs: Sequence[str] = (),
+    codes: Mapping[str, KernelCode] | None = None,
 ) -> Program:
     """The facts of a compiled program.
 
     `unsplit` is the program of several slices before the compiler splits its collectives. `memory` are XLA's memory
     statistics (`argument_size_in_bytes` and so on). `arguments` and `outputs` are the
-    paths of those that the program has, in its order.
+    paths of those that the program has, in its order. `codes` are those of kernels, by the names of their instructions.
     """
     trips = trip_counts(module)
     model = CostModel(module, trips.counts)
@@ -103,8 +102,10 @@ def read_program(
     everything = list(placed_in(module, runs))
     kernels = list(placed_in(module, runs, CONTROL))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
+    target = TARGETS.get(origin.target or "")
+    kernel = functools.partial(_kernel, codes or {}, target.architecture if isinstance(target, GpuTarget) else None)
     unestimated = tuple(
-        _kernel(placed) if placed.op.custom_call_target in _KERNELS else placed.operation(placed.op.custom_call_target)
+        kernel(placed) if placed.op.custom_call_target in _KERNELS else placed.operation(placed.op.custom_call_target)
         for placed in everything
         if placed.op.opcode == "custom-call" and call_flops(placed.op, placed.operands) is None
     )
@@ -161,7 +162,7 @@ def read_program(
         if origin.device_kind == "cpu"
         else int(in_all({place: each.bytes for place, each in exposed.items()})),
         custom_calls=_operations(everything, _custom_call),
-        kernels=tuple(map(_kernel, of_the_user)),
+        kernels=tuple(map(kernel, of_the_user)),
         copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(placed)),
         transposes=tuple(placed.operation("transpose") for placed in everything if placed.op.opcode == "transpose"),
         host_transfers=_operations(everything, _host_transfer),
@@ -189,10 +190,11 @@ def _branches_differ(model: CostModel, op: Instruction) -> bool:
     return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
 
 
-def _kernel(placed: Placed) -> Kernel:
+def _kernel(codes: Mapping[str, KernelCode], architecture: Architecture | None, placed: Placed) -> Kernel:
     op = placed.op
+    code = codes.get(op.name, KernelCode())
     # Of a kernel for a GPU only the path has the name that `pallas_call(name=)` gives it: `jit(f)/name/pallas_call`.
-    names = NAME.findall(op.op_name)[-2:] if op.custom_call_target in _GPU_KERNELS else []
+    names = NAME.findall(op.op_name)[-2:] if op.custom_call_target in GPU_KERNELS else []
     return Kernel(
         names[0] if names[1:] == ["pallas_call"] else op.name.partition(".")[0],
         op.op_name,
@@ -200,7 +202,9 @@ def _kernel(placed: Placed) -> Kernel:
         placed.bytes,
         vmem_bytes=op.vmem_bytes,
         vmem_limit_bytes=op.vmem_limit_bytes,
+        occupancy=occupancy(code, architecture) if architecture else None,
         runs=placed.runs,
+        **vars(code),
     )
 
 
@@ -438,7 +442,7 @@ def with_estimates(module: HloModule, estimates: Iterable[KernelEstimate]) -> Hl
 
 
 def _estimated(op: Instruction, estimates: Mapping[tuple[str, Any], KernelEstimate]) -> Instruction:
-    if op.custom_call_target not in _GPU_KERNELS or op.cost_estimate is not None:
+    if op.custom_call_target not in GPU_KERNELS or op.cost_estimate is not None:
         return op
     results = tuple(shape.dims for shape in op.shapes)
     keys = ((f"{frame.file}:{frame.line}", results) for frame in op.stack)

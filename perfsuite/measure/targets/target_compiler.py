@@ -21,9 +21,11 @@ from typing import Any, Literal
 
 from perfsuite.measure.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.private.capabilities import CapabilityLost
+from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES, CapabilityLost
+from perfsuite.measure.private.libraries import UNKNOWN_FLAG, schedule_flags
 from perfsuite.measure.serialise import from_json, from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.kernel_code import KernelCode, holds_kernels
 from perfsuite.measure.targets.target_available import (
     TargetError,
     TargetUnavailable,
@@ -31,11 +33,11 @@ from perfsuite.measure.targets.target_available import (
     compiler_versions,
     version,
 )
-from perfsuite.measure.targets.target_worker import PROGRAM, REQUEST, RESULT
+from perfsuite.measure.targets.target_worker import KERNELS, PROGRAM, REQUEST, RESULT
 from perfsuite.measure.targets.targets import Target
 from perfsuite.measure.words import plural
 
-FORMAT = 4
+FORMAT = 5
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
 # The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
@@ -50,6 +52,8 @@ CONFIG = (
 
 # Failures that another attempt need not repeat; all others are the compiler's last word on the program.
 _PASSING = ("UNAVAILABLE: ", "DEADLINE_EXCEEDED: ", "CANCELLED: ", "ABORTED: ", "UNKNOWN: ")
+
+_LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 
 # Flags about this machine or another backend. In the cache's key they would make one program look like two.
 _HOST_FLAGS = ("--xla_force_host_platform_device_count", "--xla_cpu_")
@@ -88,7 +92,8 @@ class CompilerOutput:
     `hlo` is the optimised module, and `unsplit_hlo` that of a program on several slices before the compiler splits its
     collectives between them, both `packed`. `memory` are XLA's memory statistics ("temp_size_in_bytes", ...) of one
     device's share. `compiler` names the compiler's build. `compile_seconds` is what the compile took; where `cached` is
-    true, it took place earlier.
+    true, it took place earlier. `kernels` has the code of the user's kernels by the names of their instructions, as far
+    as it is known.
     """
 
     hlo: str
@@ -97,6 +102,7 @@ class CompilerOutput:
     compiler: str
     cached: bool
     unsplit_hlo: str | None = None
+    kernels: Mapping[str, KernelCode] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +125,7 @@ class _Result:
     compile_seconds: float | None = None
     compiler: str | None = None
     unsplit_hlo: str | None = None
+    kernels: Mapping[str, KernelCode] | None = None
 
 
 class CompileFailed(MeasurementError):  # noqa: N818
@@ -238,7 +245,7 @@ def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environme
         "target": target.name,
         "compiler": compiler_versions(target.platform),
         "jaxlib": version("jaxlib"),
-        "libtpu flags": parsed_flags(environment.get("LIBTPU_INIT_ARGS", "")),
+        "libtpu flags": parsed_flags(environment.get(_LIBTPU_FLAGS, "")),
         "xla flags": parsed_flags(environment.get("XLA_FLAGS", "")),
         **request,
     }
@@ -254,7 +261,12 @@ def _run(
         (folder / PROGRAM).write_bytes(stablehlo)
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
-        code = _exit_code(folder, environment, log)
+        flags = environment.get(_LIBTPU_FLAGS, "")
+        if target.platform == "tpu" and holds_kernels(stablehlo) and not KERNEL_SCHEDULES.lost():
+            flags = f"{flags} {schedule_flags(folder / KERNELS)}"
+        code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: flags}, log)
+        if UNKNOWN_FLAG in log.read_bytes():
+            code = _exit_code(folder, environment, log)
         return _entry(target, folder, code, log)
 
 
@@ -371,7 +383,7 @@ def worker_environment(environment: Mapping[str, str], platform: str) -> dict[st
     """The environment variables of the worker that compiles for "tpu" or "cuda", from those of this process."""
     variables = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
     if platform != "tpu":
-        variables.pop("LIBTPU_INIT_ARGS", None)
+        variables.pop(_LIBTPU_FLAGS, None)
     flags = parsed_flags(_flags_text(variables.pop("XLA_FLAGS", "")))
     flags = {
         name: value for name, value in flags.items() if not name.startswith((*_HOST_FLAGS, _FLAGS_OF_OTHERS[platform]))

@@ -8,7 +8,7 @@ The folder holds `program.mlir`, a StableHLO text, and `request.json`:
 of `jax.jit(compiler_options=...)`. With `num_slices` in `topology` each slice has as many of the partitions, and
 `unsplit_hlo` is the program before the compiler splits collectives between slices. The worker writes `result.json`:
 
-    {"hlo": "...", "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
+    {"hlo": "...", "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null, "kernels": {...}}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
 An error of the type `CapabilityLost` has a sentence for the user.
@@ -27,14 +27,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perfsuite.measure.hlo.module import packed, proto_of_dump
+from perfsuite.measure.hlo.module import packed, proto_of_dump, read_module
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.private.capabilities import ABSENT_COMPILERS, CapabilityLost
+from perfsuite.measure.serialise import plain
+from perfsuite.measure.targets.kernel_code import dump_options, holds_kernels, kernel_codes
 from perfsuite.measure.targets.target_available import compiler_versions
 
 REQUEST = "request.json"
 PROGRAM = "program.mlir"
 RESULT = "result.json"
+KERNELS = "kernels"
+"""The folder for what the compiler writes of the user's kernels."""
 
 _DUMP = "dump"
 _SPLIT = "cross-slice-rewrites"
@@ -62,19 +66,26 @@ def main(folder: Path) -> None:
         slices = request["topology"].get("num_slices", 1)
         devices = first_devices(topology.devices, request["partitions"], slices)
         stage = "parse"
-        module = lowering.parse_stablehlo((folder / PROGRAM).read_bytes())
+        program = (folder / PROGRAM).read_bytes()
+        module = lowering.parse_stablehlo(program)
         stage = "compile"
         start = time.perf_counter()
-        options = request["options"] | (_dump_options(folder) if slices > 1 else {})
+        options = request["options"]
+        if slices > 1:
+            options |= _dump_options(folder)
+        elif request["platform"] == "cuda" and holds_kernels(program):
+            options |= dump_options(folder / KERNELS)
         executable = lowering.compile_module(module, devices, options)
         seconds = time.perf_counter() - start
         stage = "report"
+        hlo = packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto())
         result = {
-            "hlo": packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto()),
+            "hlo": hlo,
             "memory": memory_statistics(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
             "compiler": _compiler(request["platform"], devices[0].client.platform_version),
             "unsplit_hlo": _unsplit(folder),
+            "kernels": plain(kernel_codes(folder / KERNELS, read_module(hlo))) if holds_kernels(program) else {},
         }
     except (Exception, CapabilityLost) as error:
         result = {"error": {"stage": stage, "type": type(error).__name__, "message": str(error)}}

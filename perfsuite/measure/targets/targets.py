@@ -108,14 +108,15 @@ class Architecture:
     threads: int
     shared_memory_bytes: int
     block_shared_memory_bytes: int
+    blocks: int
     accelerated: bool = False
 
 
-_TURING = Architecture(7, 5, 64, 1024, 64 * _KIB, 64 * _KIB)
-_AMPERE = Architecture(8, 0, 64, 2048, 164 * _KIB, 163 * _KIB)
-_ADA = Architecture(8, 9, 128, 1536, 100 * _KIB, 99 * _KIB)
-_HOPPER = Architecture(9, 0, 128, 2048, 228 * _KIB, 227 * _KIB, accelerated=True)
-_BLACKWELL = Architecture(10, 0, 128, 2048, 228 * _KIB, 227 * _KIB, accelerated=True)
+_TURING = Architecture(7, 5, 64, 1024, 64 * _KIB, 64 * _KIB, 16)
+_AMPERE = Architecture(8, 0, 64, 2048, 164 * _KIB, 163 * _KIB, 32)
+_ADA = Architecture(8, 9, 128, 1536, 100 * _KIB, 99 * _KIB, 24)
+_HOPPER = Architecture(9, 0, 128, 2048, 228 * _KIB, 227 * _KIB, 32, accelerated=True)
+_BLACKWELL = Architecture(10, 0, 128, 2048, 228 * _KIB, 227 * _KIB, 32, accelerated=True)
 
 
 @dataclasses.dataclass(frozen=True)
