@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 import pytest
+from jax.experimental.pallas import tpu, triton  # noqa: F401 - their dialects register once in a process, sessions come and go
 from support.cuda_needed import needs_cuda_plugin
 from support.libtpu_needed import needs_libtpu
 
@@ -190,6 +191,51 @@ def doubled(x):
     return call(x)
 """
 
+BLOCKS = """
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas
+
+ROWS = 256
+
+
+def product_kernel(x, y, out):
+    out[...] = jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+
+
+def product(x, y):
+    rows, whole = pallas.BlockSpec((ROWS, 512), lambda i: (i, 0)), pallas.BlockSpec((512, 512), lambda i: (0, 0))
+    return pallas.pallas_call(product_kernel, out_shape=x, grid=(4096 // ROWS,), in_specs=[rows, whole], out_specs=rows, name="product")(x, y)
+
+
+def scaling(x, out):
+    y = x[...] * 3 + 1
+    out[...] = y
+
+
+def scaled(x):
+    rows = pallas.BlockSpec((512, 128), lambda i: (i, 0))
+    return pallas.pallas_call(scaling, out_shape=x, grid=(16,), in_specs=[rows], out_specs=rows, name="scaled")(x)
+"""
+
+TILES = """
+import jax
+from jax.experimental import pallas
+from jax.experimental.pallas import triton
+
+ROWS = 64
+
+
+def scaling(x, out):
+    out[...] = x[...] * 3 + 1
+
+
+def scaled(x):
+    rows = pallas.BlockSpec((ROWS, 128), lambda i: (i, 0))
+    options = {"name": "scaled", "compiler_params": triton.CompilerParams(num_warps=4)}
+    return pallas.pallas_call(scaling, out_shape=x, grid=(8192 // ROWS,), in_specs=[rows], out_specs=rows, **options)(x)
+"""
+
 GATHERS = """
 import jax
 import jax.numpy as jnp
@@ -258,6 +304,14 @@ PROJECTS = {
     ),
     "gathers": Project(GATHERS, {"layers": "call(jax.jit(layers), [of(4096, 4096)] * 4, of(8192, 4096))"}),
     "kernel": Project(KERNEL, {"doubled": "call(jax.jit(doubled), jax.ShapeDtypeStruct((8192, 512), jnp.float32))"}),
+    "blocks": Project(
+        BLOCKS,
+        {
+            "product": "call(jax.jit(product), jnp.ones((4096, 512)), jnp.ones((512, 512)))",
+            "scaled": "call(jax.jit(scaled), jnp.ones((8192, 128)))",
+        },
+    ),
+    "tiles": Project(TILES, {"scaled": "call(jax.jit(scaled), jnp.ones((8192, 128)))"}),
     "slices": Project(SLICES, {"step": "call(jax.jit(step), X)"}, ", chips=8, slices=2"),
     "unknown": Project(LOOPS, of_square("with_kernel")),
 }
@@ -416,6 +470,31 @@ PLANTS = [
         TPU,
     ),
     *planted(
+        "small blocks of a product", "blocks", "ROWS = 256", "ROWS = 8",
+        [
+            r"product kernel bundles @ tpu-v5e is [\d,]+ bundles, \+688 % over the baseline [\d,]+ bundles",
+            r"grew: product in product \(blocks.py\) \(\+[\d,]+\) at blocks.py:\d+ in product",
+        ],
+        TPU,
+    ),
+    *planted(
+        "a loop that carries more than the registers hold", "blocks",
+        "y = x[...] * 3 + 1", "y = jax.lax.fori_loop(0, 4, lambda _, y: y * 3 + 1, x[...])",
+        [
+            r"scaled kernel spills @ tpu-v5e is \d+ spills and fills, \+\d+ over the baseline 0 spills and fills",
+            r"scaled in scaled \(blocks.py\) \(\+\d+\) at blocks.py:\d+ in scaled",
+        ],
+        TPU,
+    ),
+    *planted(
+        "large blocks of a kernel for a GPU", "tiles", "ROWS = 64", "ROWS = 256",
+        [
+            r"scaled kernel spills @ gpu-h100 is \d+ spills and fills, \+\d+ over the baseline 0 spills and fills",
+            r"scaled in scaled \(tiles.py\) \(\+\d+\) at tiles.py:\d+ in scaled",
+        ],
+        GPU,
+    ),
+    *planted(
         "a loop of single rows", "steps", "ROWS_AT_ONCE = 32", "ROWS_AT_ONCE = None",
         [
             r"rows sequential steps.* is 128 iterations, \+124 .* over the baseline 4 iterations",
@@ -476,14 +555,16 @@ def test_a_plant_fails_and_its_line_is_named(pytester, run, target, module, old,
 @pytest.mark.parametrize(
     ("target", "modules"),
     [
-        pytest.param(TPU, ["model", "sharded", "loops", "steps", "gathers", "kernel", "slices"], marks=needs_libtpu),
-        pytest.param(GPU, ["model", "sharded"], marks=needs_cuda_plugin),
+        pytest.param(
+            TPU, ["model", "sharded", "loops", "steps", "gathers", "kernel", "blocks", "slices"], marks=needs_libtpu
+        ),
+        pytest.param(GPU, ["model", "sharded", "tiles"], marks=needs_cuda_plugin),
     ],
 )
 def test_control_no_change_is_green_and_compiles_nothing(pytester, run, target, modules):
     tests = [f"test_{module}.py" for module in modules]
     assert run("--perf-save", *tests, target=target).ret == pytest.ExitCode.OK
-    for module in set(modules) - {"kernel"}:  # whose program has the numbers of its lines
+    for module in set(modules) - {"kernel", "blocks", "tiles"}:  # whose program has the numbers of its lines
         path = pytester.path / f"{module}.py"
         path.write_text(f"# a comment moves every line\n{path.read_text()}")
     result = run("--perf", "--perf-strict", *tests, target=target)

@@ -134,7 +134,7 @@ PLACES = [
     for variable in places(declared)
 ]
 """Those that the installed versions of the libraries have."""
-WORDS = {each.name for each in CAPABILITIES if all(isinstance(name, Functions) for name in each.names())}
+WORDS = {each.name for each in CAPABILITIES if {type(name) for name in each.names()} == {Functions}}
 """Capabilities whose names are only compared with text: all of one are taken away at once."""
 SETS = [[place] for place in PLACES if place.capability not in WORDS]
 SETS += [[place for place in PLACES if place.capability == name] for name in sorted(WORDS)]

@@ -14,6 +14,8 @@ from support.libtpu_needed import needs_libtpu
 from support.programs import program_of
 
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame
+from perfsuite.measure.private import capabilities, libraries
+from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES
 from perfsuite.measure.program.lowering import KernelEstimate, estimates_in
 from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.program.program_reader import with_estimates
@@ -111,6 +113,79 @@ def test_too_large_blocks_are_refused_with_the_size_the_limit_and_the_line():
     assert "\n" not in said
 
 
+def repeated(times):
+    """A kernel that doubles a block `times(x)` times, in a loop."""
+
+    def kernel(x, out):
+        out[...] = jax.lax.fori_loop(0, times(x), lambda _, block: block * 1.5, x[...])
+
+    return kernel
+
+
+def in_blocks(kernel, x, name, steps=8192 // 64, **options):
+    block = pallas.BlockSpec((64, 512), lambda i: (i, 0))
+    return pallas.pallas_call(
+        kernel, out_shape=x, grid=(steps,), in_specs=[block], out_specs=block, name=name, **options
+    )(x)
+
+
+def test_the_schedule_of_a_kernel_counts_the_steps_of_its_grid_and_its_loops():
+    def function(x, steps):
+        known = [in_blocks(repeated(lambda _, times=times: times), x, f"loop{times}") for times in (10, 20, 30)]
+        unknown = in_blocks(repeated(lambda x: x[0, 0].astype(int)), x, "unknown_loop")
+        return known, unknown, in_blocks(repeated(lambda _: 1), x, "unknown_grid", steps[0])
+
+    program = compile_here_or_for("tpu-v5e", function, TALL, spec(1, dtype=jnp.int32))
+    kernels = {kernel.what: kernel for kernel in program.kernels}
+    one, two, three = (kernels[f"loop{times}"] for times in (10, 20, 30))
+    assert two.bundles - one.bundles == three.bundles - two.bundles > 10 * 8
+    assert {kernel.grid_steps for kernel in (one, two, three, kernels["unknown_loop"])} == {128}
+    assert [one.unknown_loops, kernels["unknown_loop"].unknown_loops, kernels["unknown_grid"].grid_steps] == [
+        0,
+        1,
+        None,
+    ]
+    assert 0.5 < three.unit_use["VALU"] <= 1
+    metric = next(each for each in metrics_of(program) if each.name.endswith("known kernel bundles"))
+    assert metric.value == sum(kernel.bundles * 128 for kernel in program.kernels if kernel.grid_steps)
+    assert (metric.kind, metric.at_least) == ("size", (kernels["unknown_loop"].where,))
+    assert metric.detail[three.part] == three.bundles * 128
+    assert program.kernel_spills == 0
+
+
+def test_two_cores_share_the_steps_of_a_parallel_grid():
+    parallel = {"compiler_params": pltpu.CompilerParams(dimension_semantics=("parallel",))}
+    program = compile_here_or_for(
+        "tpu-v5p", lambda x: in_blocks(doubling, in_blocks(doubling, x, "one"), "shared", **parallel), TALL
+    )
+    assert {kernel.what: kernel.grid_steps for kernel in program.kernels} == {"one": 128, "shared": 64}
+
+
+@pytest.fixture
+def no_such_flag(monkeypatch):
+    """perfsuite asks libtpu for schedules by a flag that libtpu lacks."""
+    flags = {"xla_jf_dump_nowhere": "true", **libraries._SCHEDULE_FLAGS}
+    monkeypatch.setattr(libraries, "_SCHEDULE_FLAGS", flags)
+    capabilities.forget()
+    yield
+    capabilities.forget()
+
+
+@needs_libtpu
+@pytest.mark.parametrize("probed", [True, False], ids=["the probe sees it", "libtpu refuses it"])
+def test_without_the_flags_of_schedules_all_else_is_known_and_it_is_said(no_such_flag, monkeypatch, probed):
+    if probed:
+        assert KERNEL_SCHEDULES.lost() == "libtpu has no flag xla_jf_dump_nowhere"
+    else:
+        monkeypatch.setattr(KERNEL_SCHEDULES, "_probe", None)
+    program = program_of(jitted(lambda x: doubled(x, 512), TALL), "tpu-v5e")
+    (kernel,) = program.kernels
+    assert (kernel.bundles, kernel.spills, program.kernel_bundles, program.kernel_spills) == (None,) * 4
+    assert kernel.vmem_bytes == 4 * 512 * 512 * 4
+    assert not any("kernel " in each.name for each in metrics_of(program))
+    assert ["knows no bundles and spills" in line for line in capabilities.fallbacks()] == [True]
+
+
 ESTIMATE = pallas.CostEstimate(flops=10**6, transcendentals=7, bytes_accessed=10**5)
 COSTS = {"flops": 10**6, "transcendentals": 7, "bytes_accessed": 10**5}
 
@@ -188,5 +263,10 @@ def test_a_kernel_compiled_for_a_gpu_counts_with_an_estimate_and_is_named_withou
     assert known.bytes_accessed >= 3 * 10**5
     assert [each.what for each in known.kernels] == ["own_doubling"]
     assert (unknown.flops, unknown.bytes_accessed) == (None, None)
+    (kernel,) = known.kernels
+    of_mosaic = isinstance(parameters, mosaic_gpu.CompilerParams)
+    assert (kernel.spills, kernel.grid_steps, kernel.threads) == ((None,) * 3 if of_mosaic else (0, 1, 128))
+    assert known.kernel_spills == kernel.spills
+    assert kernel.occupancy is None if of_mosaic else 0 < kernel.occupancy < 1
     (named,) = unknown.unestimated
     assert (named.what, f"{named.source.file}:{named.source.line}") == ("own_doubling", PLACE)
