@@ -74,17 +74,16 @@ _OF_ALL_RUNS = (
 _COSTS = {"flops": "flops", "transcendentals": "transcendentals", "bytes accessed": "bytes"}
 """The facts that are unknown where a part is, and the fields of `Cost`. "known flops" is the sum of the other parts."""
 
-_OF_KERNELS = {"kernel bundles": "all_bundles", "kernel spills": "all_spills"}
-"""The facts that are sums over kernels, and the attributes that have their amounts."""
-
-_BYTES_OF = {
-    "bytes accessed": "operations",
-    "known bytes accessed": "operations",
-    "collective bytes": "collectives",
-    "exposed collective bytes": "exposed_collectives",
-    "cross-slice bytes": "cross_slice_collectives",
+_AMOUNTS: dict[str, tuple[str, Callable[[Any], int | None]]] = {
+    "bytes accessed": ("operations", lambda operation: operation.bytes * operation.runs),
+    "collective bytes": ("collectives", lambda collective: collective.bytes * collective.runs),
+    "exposed collective bytes": ("exposed_collectives", lambda collective: collective.bytes * collective.runs),
+    "cross-slice bytes": ("cross_slice_collectives", lambda collective: collective.bytes * collective.runs),
+    "launches": ("operations", lambda operation: operation.runs),
+    "kernel bundles": ("kernels", lambda kernel: kernel.all_bundles),
+    "kernel spills": ("kernels", lambda kernel: kernel.all_spills),
 }
-"""The facts that are sums of bytes, and the attributes that have their operations."""
+"""The facts that are sums over operations: the attribute that has these, and the amount of one; None where unknown."""
 
 FACTS = tuple(name for name, _, _ in _FACTS)
 """The names of all facts. Not every compiler tells each of them."""
@@ -123,8 +122,8 @@ def metrics_of(program: Program) -> list[Metric]:
             continue
         value = getattr(program, _attribute(name))
         # Only a TPU's compiler estimates cycles, and not every device knows its memory.
-        amount = _OF_KERNELS.get(name)
-        partly = amount is not None and any(getattr(kernel, amount) is None for kernel in program.kernels)
+        operations, amount = _AMOUNTS.get(name, ("", None))
+        partly = operations == "kernels" and amount and None in map(amount, program.kernels)
         lacks = value is None or (name == "estimated cycles" and value == 0)
         if not lacks and not (name.startswith("cross-slice") and program.slices == 1):
             metrics.append(_metric(program, value, f"known {name}" if partly else name, unit, kind))
@@ -146,20 +145,17 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     whole = name.removeprefix("known ")
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
-    elif name.endswith(("flops", "transcendentals")):
+    elif whole in ("flops", "transcendentals"):
         work = (*program.products, *program.arithmetic)
-        amounts = [(each, getattr(each, name.removeprefix("known ")) * each.runs) for each in work]
-    elif name == "launches":
-        amounts = [(operation, operation.runs) for operation in program.operations]
+        amounts = [(operation, getattr(operation, whole) * operation.runs) for operation in work]
+    elif whole in _AMOUNTS:
+        operations, amount = _AMOUNTS[whole]
+        amounts = [(operation, amount(operation) or 0) for operation in getattr(program, operations)]
     elif name == "sequential steps":
         loops = [(dataclasses.replace(loop, what="loop"), loop) for loop in program.loops]
         amounts = [(part, (loop.iterations or 0) * loop.runs) for part, loop in loops]
-    elif name in _BYTES_OF:
-        amounts = [(part, part.bytes * part.runs) for part in getattr(program, _BYTES_OF[name])]
     elif name == "peak bytes":
         amounts = [(array, array.bytes) for array in program.at_peak if array.role != "argument"]
-    elif whole in _OF_KERNELS:
-        amounts = [(kernel, getattr(kernel, _OF_KERNELS[whole]) or 0) for kernel in program.kernels]
     elif name == "vmem bytes":
         # Kernels of one part do not hold their memory at the same time.
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}

@@ -163,7 +163,7 @@ def test_two_cores_share_the_steps_of_a_parallel_grid():
 
 @pytest.fixture
 def no_such_flag(monkeypatch):
-    """perfsuite asks libtpu for schedules by a flag that libtpu lacks."""
+    """Schedules are asked for by a flag that libtpu lacks."""
     flags = {"xla_jf_dump_nowhere": "true", **libraries._SCHEDULE_FLAGS}
     monkeypatch.setattr(libraries, "_SCHEDULE_FLAGS", flags)
     capabilities.forget()
