@@ -8,7 +8,6 @@ most, which the next save removes.
 
 import contextlib
 import dataclasses
-import functools
 import json
 import json.decoder
 import json.scanner
@@ -17,7 +16,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,12 +46,8 @@ _DAMAGED = f"cut short or half merged? {_REPAIR}"
 Metrics = Mapping[str, Mapping[str, Entry]]
 """Entries by the test's id and the metric's."""
 
-_DEEPEST = 50
-"""A baseline file nests six deep. The limit keeps a file of brackets from using up Python's stack."""
-
-# The functions that the standard library's reader in Python is made of. They get the position in the text.
+# What the standard library's reader in Python reads an object with. It gets the position in the text.
 _READ_OBJECT = json.decoder.JSONObject  # type: ignore[attr-defined]
-_READ_ARRAY = json.decoder.JSONArray  # type: ignore[attr-defined]
 
 
 def render(baselines: Baselines) -> str:
@@ -152,9 +147,8 @@ class _Reader(json.JSONDecoder):
     def __init__(self, text: str):
         super().__init__(parse_constant=_no_constant)
         self._text = text
-        self._at = self._depth = 0
-        self.parse_object = functools.partial(self._nested, _READ_OBJECT)
-        self.parse_array = functools.partial(self._nested, _READ_ARRAY)
+        self._at = 0
+        self.parse_object = self._object
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
     def read(self) -> _Object:
@@ -168,24 +162,21 @@ class _Reader(json.JSONDecoder):
             raise LocatedError(f"{problem}; {_DAMAGED}", error.lineno) from None
         except LocatedError:
             raise
+        except RecursionError:  # a baseline file nests six deep
+            raise LocatedError(f"nested too deep; {_DAMAGED}", _line_at(self._text, self._at)) from None
         except ValueError as error:  # NaN and its like, or a whole number beyond Python's limit of digits
             raise LocatedError(f"{error}; {_DAMAGED}", _line_at(self._text, self._at)) from None
         if not isinstance(value, _Object):
             raise LocatedError(f"no `schema`, so this is not a whole baseline file: {_REPAIR}", 1)
         return value
 
-    def _nested(self, read: Callable, text_and_end: tuple[str, int], *arguments: Any) -> tuple[Any, int]:
+    def _object(
+        self, text_and_end: tuple[str, int], strict: bool, scan: Any, hook: Any, pairs_hook: Any, memo: dict
+    ) -> tuple[Any, int]:
         start = text_and_end[1] - 1
-        if self._depth >= _DEEPEST:
-            raise LocatedError(f"nested more than {_DEEPEST} deep; {_DAMAGED}", _line_at(self._text, start))
-        self._depth += 1
-        if read is _READ_ARRAY:
-            value = read(text_and_end, self._scan)
-        else:
-            strict, _, _, _, memo = arguments
-            value = read(text_and_end, strict, self._scan, None, lambda pairs: _Object(pairs, self._text, start), memo)
-        self._depth -= 1
-        return value
+        return _READ_OBJECT(
+            text_and_end, strict, self._scan, None, lambda pairs: _Object(pairs, self._text, start), memo
+        )
 
     def _scan(self, text: str, at: int) -> tuple[Any, int]:
         self._at = at

@@ -224,7 +224,7 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         (' "metrics": {', ' "metrics": 3, "x": {', 7, ["unknown key"]),
         ('{"value": 133.5', '[3], "x": {"value": 133.5', 9, ["must be an object, got [3]"]),
         ("\n}\n", "\n}\n}\n", 17, ["extra data"]),
-        ('"reported/step": {', '"reported/step": ' + "[" * 100_000, 8, ["nested more than"]),
+        ('"reported/step": {', '"reported/step": ' + "[" * 100_000, 8, ["nested too deep"]),
         ('"reported/step": {', '"reported/step', 8, ["without its closing quote"]),
     ],
 )
