@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import cast
 
 from perfsuite.gate.baseline import Baselines, Entry, metric_of, name_of
-from perfsuite.gate.baseline_file import BaselineError, LocatedError, baseline_files, is_baselines, load, parse
+from perfsuite.gate.baseline_file import BaselineError, LocatedError, baseline_files, decode, is_baselines, load
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.messages import relative_change
 from perfsuite.gate.verdict import Result, Verdict, judge_absent, judge_baseline
@@ -41,16 +41,6 @@ class Source:
 
     name: str
     baselines: Baselines
-
-
-def decode(content: bytes, path: str) -> Baselines:
-    """The baselines in the content of a file. Raises `HistoryError` that names the line, but not the file."""
-    try:
-        return parse(content.decode("utf-8-sig"), PurePosixPath(path).stem)
-    except UnicodeDecodeError:
-        raise HistoryError("not UTF-8") from None
-    except LocatedError as error:
-        raise HistoryError(f"line {error.line}: {error.problem}") from None
 
 
 def on_disk(path: Path) -> Source:
@@ -75,8 +65,8 @@ def at_revision(repository: Repository, revision: str, path: str) -> Source:
         commit = repository.commit_id(revision)
         content = repository.content(f"{commit}:{path}") if commit else None
         if content is not None:
-            return Source(name, decode(content, path))
-    except (GitError, HistoryError) as error:
+            return Source(name, decode(content, PurePosixPath(path).stem))
+    except (GitError, LocatedError) as error:
         raise HistoryError(f"{name}: {error}") from None
     if commit is None:
         raise HistoryError(f"{name}: git knows no revision {revision!r}")
@@ -184,8 +174,8 @@ def saves_of(path: Path, since: str | None = None) -> Saves:
     for (title, _), content in zip(commits, contents, strict=True):
         try:
             if content is not None:  # the commit deleted it
-                sources.append(Source(title, decode(content, path.name)))
-        except HistoryError:
+                sources.append(Source(title, decode(content, path.stem)))
+        except LocatedError:
             skipped.append(title)
     if skipped:
         rest = f" and {len(skipped) - 1} older ones" if skipped[1:] else ""

@@ -98,6 +98,17 @@ def parse(text: str, device: str | None = None) -> Baselines:
     return Baselines(recorded, metrics, revisions)
 
 
+def decode(content: bytes, device: str) -> Baselines:
+    """`parse` of the content of a file, which has to be UTF-8. Raises `LocatedError`."""
+    try:
+        # Some editors put a byte order mark before UTF-8; it does no harm.
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise LocatedError("not UTF-8: save it as UTF-8, or `git checkout` the file", line) from None
+    return parse(text, device)
+
+
 class LocatedError(ValueError):
     """What is wrong with a text, and the line (from 1) on which it is wrong."""
 
@@ -387,13 +398,7 @@ def load(path: str | os.PathLike[str]) -> Baselines:
     except OSError as error:
         raise BaselineError(path, f"cannot be read ({_reason(error)})") from error
     try:
-        # Some editors put a byte order mark before UTF-8; it does no harm.
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise BaselineError(path, "not UTF-8: save it as UTF-8, or `git checkout` the file", line) from None
-    try:
-        return parse(text, path.stem)
+        return decode(content, path.stem)
     except LocatedError as error:
         raise BaselineError(path, error.problem, error.line) from None
 
