@@ -54,7 +54,6 @@ METHODS = {
     "donation": "memory:MemoryInstrument",
     "program": "program:ProgramInstrument",
     "trace": "trace:TraceInstrument",
-    "trace_block": "trace:TraceInstrument",
     "record": "record:RecordInstrument",
     # Written by .ci/instruments.py: end
 }

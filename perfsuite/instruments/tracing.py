@@ -4,15 +4,13 @@ A metric that gates is never measured under the profiler, which makes small call
 after it was measured, in runs of its own. What goes wrong in them becomes a note and never fails the test.
 """
 
-import contextlib
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 from perfsuite.gate.diagnosis import EXPLAINING
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.trace import SECONDS, Trace, Traced, affordable_runs, trace_block, trace_call
+from perfsuite.measure.trace import SECONDS, Trace, affordable_runs, trace_call
 from perfsuite.measure.words import in_a_line
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TraceRecord, trace_folder, trace_record
@@ -40,14 +38,11 @@ class Tracing:
 
     def trace(self, call: Call, *names: str, runs: int) -> Trace:
         """The trace of a call. Raises what `trace_call` raises."""
-        return self._record(trace_call(call, runs=runs, directory=self._folder(*names)), *names)
-
-    @contextlib.contextmanager
-    def block(self, name: str) -> Iterator[Traced]:
-        """The trace of a block. Raises what `trace_block` raises."""
-        with trace_block(self._folder(name)) as traced:
-            yield traced
-        self._record(traced.trace, name)
+        folder = self._folder(*names)
+        trace = trace_call(call, runs=runs, directory=folder)
+        if folder is not None:
+            self._recorder.traces.append(trace_record(", ".join(names), folder, trace))
+        return trace
 
     def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, float]:
         """Where the time of a call went, and by how many microseconds a run its devices work longer than its
@@ -69,11 +64,6 @@ class Tracing:
             return trace_call(call, runs=affordable_runs(us)).in_words()
         except Exception as error:
             return _untraced(error)
-
-    def _record(self, trace: Trace, *names: str) -> Trace:
-        if (folder := self._folder(*names)) is not None:
-            self._recorder.traces.append(trace_record(", ".join(names), folder, trace))
-        return trace
 
     def _folder(self, *names: str) -> Path | None:
         return None if self._root is None else trace_folder(self._root, self._test, *names)

@@ -79,7 +79,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
 def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monkeypatch):
     perf_test(
         "import perfsuite.instruments.tracing as traced",
-        "traced.trace_call = traced.trace_block = None",
+        "traced.trace_call = None",
         "x = batch()",
         "double = jax.jit(lambda x: x * 2)",
         "perf.time(call(double, x))",
@@ -87,8 +87,7 @@ def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monke
         "perf.host_calls(call(double, x))",
         "perf.warm(double, over=[(x,)])",
     )
-    for name in ("trace_call", "trace_block"):  # put back what the nested session sets
-        monkeypatch.setattr(f"perfsuite.instruments.tracing.{name}", None)
+    monkeypatch.setattr("perfsuite.instruments.tracing.trace_call", None)  # put back what the nested session sets
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*traces*")
@@ -123,39 +122,33 @@ def test_an_error_in_a_traced_run_is_a_note(project, perf_test):
     result.stdout.fnmatch_lines(["  sometimes: no metrics (RuntimeError: not while traced): *"])
 
 
-# perf.trace and perf.trace_block.
+# perf.trace.
 
 EXPLICIT = [
     "double = jax.jit(lambda x: x * 2)",
     "double(batch()).block_until_ready()",
     "trace = perf.trace(call(double, batch()), runs=3, name='call')",
     "assert trace.operations[0].count == 3",
-    "with perf.trace_block('loop') as traced:",
-    "    with pytest.raises(Exception, match='only when the block has ended'): traced.trace",
-    "    for _ in range(4): y = double(batch())",
-    "assert traced.trace.operations[0].count == 4",
-    "perf.record('idle share', traced.trace.idle_share, unit='share', kind='ratio')",
+    "perf.record('idle share', trace.idle_share, unit='share', kind='ratio')",
 ]
 
 
 def test_traces_that_the_test_asks_for_are_metrics_without_a_gate_and_leave_no_file(project, perf_test, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(project.mkdir("temporary")))
-    perf_test("import pytest", *EXPLICIT)
+    perf_test(*EXPLICIT)
     result = project.runpytest_inprocess("--perf", "-v")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["  call trace device * us * info", "  call trace idle share * share * info", "  loop trace wall * info"]
-    )
+    result.stdout.fnmatch_lines(["  call trace device * us * info", "  call trace idle share * share * info"])
     result.stdout.no_fnmatch_line("*perfsuite traces*")
     assert not list(project.path.rglob("*.xplane.pb"))
 
 
 def test_they_are_kept_with_the_option(project, perf_test):
-    perf_test("import pytest", *EXPLICIT)
+    perf_test(*EXPLICIT)
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  call: * (3 runs): *", "  loop: * (1 run): *", "2 traces below traces: *"])
-    assert operations_below(project.path / "traces/test_step.py/test_step/loop")[0].count == 4
+    result.stdout.fnmatch_lines(["  call: * (3 runs): *", "1 trace below traces: *"])
+    assert operations_below(project.path / "traces/test_step.py/test_step/call")[0].count == 3
 
 
 # Folders and records.
