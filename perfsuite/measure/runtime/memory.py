@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from perfsuite.measure.call import Call, leaves_with_paths, text_of_array
 from perfsuite.measure.compiles import callsite
@@ -373,6 +374,12 @@ def donation_of(call: Call) -> StepDonation:
             f"perf.donation: {call.label} carries nothing, so every argument is still needed after a step; "
             f"say how many outputs are the next arguments: call({call.label}, ..., carry=n)"
         )
+    for path, leaf in call.state():
+        if isinstance(leaf, np.ndarray):
+            raise MeasurementError(
+                f"perf.donation: {path} of {call.label} is a NumPy array, which JAX cannot donate: make the state with "
+                "jax.device_put(state), or jnp.asarray"
+            )
     states: list[_State] = []
 
     def note(subject: Call) -> None:

@@ -404,6 +404,11 @@ def _placed_by(frame: FrameType, explicit: bool, value: str) -> str:
     """What moves a value outside JAX's fast path: the user's call has it as an argument, or an operation."""
     if explicit:
         return "jax.device_put"
+    outer = frame
+    while outer.f_back is not None and _package(outer.f_back) == "jax":
+        outer = outer.f_back
+    if jax_stack.PLACING.runs(outer):  # JAX's fast path, which has no frame for the function
+        return f"a jitted function was called with {value}"
     site = callsite.on_stack(frame)
     if site.through or site.eager or site.function is None:
         return f"{value} {_OUTSIDE}"
@@ -428,7 +433,9 @@ def _kind(leaf: Any) -> str:
         return f"a Python {type(leaf).__name__}"
     if isinstance(leaf, jax.Array):
         return "an array of other devices"
-    return "a NumPy array" if isinstance(leaf, np.ndarray | np.generic) else "a host value"
+    if not leaf.shape:
+        return "a number"  # `jnp.ones` passes one, too
+    return "a NumPy array" if isinstance(leaf, np.ndarray) else "a host value"
 
 
 def _package(frame: FrameType) -> str:
