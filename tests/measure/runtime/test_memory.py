@@ -332,5 +332,5 @@ def test_a_call_that_carries_nothing_is_refused():
 
 
 def test_a_state_of_numpy_arrays_is_refused():
-    with pytest.raises(MeasurementError, match=r"args\[0\]\['b'\] of donating is a NumPy array(.|\n)*jax\.device_put"):
+    with pytest.raises(MeasurementError, match=r"args\[0\]\['b'\] of plus_one is a NumPy array(.|\n)*jax\.device_put"):
         donation_of(call(donating, {"a": jnp.zeros(8), "b": np.zeros(8)}, carry=1))
