@@ -130,18 +130,12 @@ def _return_share(samples_us: np.ndarray) -> float:
 
 
 def _most_host_calls(candidate: HostCalls, reference: HostCalls) -> str:
-    if not candidate.by_origin:
-        extra = {name: calls - reference.by_function.get(name, 0) for name, calls in candidate.by_function.items()}
-        worst = sorted((name for name in extra if extra[name] > 0), key=lambda name: (-extra[name], name))[:NAMED]
-        return ", ".join(f"{name} (+{extra[name]})" for name in worst)
     named = _telling(_extra(candidate, reference))
     return ", ".join(f"{origin} (+{calls})" for origin, calls in named.items()) + _advised(named)
 
 
 def busiest(counted: HostCalls) -> str:
     """Where most of the host calls of a call that makes too many come from, and what to do about it."""
-    if not counted.by_origin:
-        return "busiest: " + ", ".join(f"{name} ({calls})" for name, calls in list(counted.by_function.items())[:NAMED])
     named = _telling(counted.by_origin)
     return f"busiest: {', '.join(f'{origin} ({calls})' for origin, calls in named.items())}{_advised(named)}"
 
