@@ -48,7 +48,7 @@ class Entry:
     samples: int | None = None
     better: Better = "lower"
     source: str | None = None
-    detail: Mapping[str, int] | None = None
+    detail: Mapping[str, float] | None = None
     label: str | None = None
 
     def __post_init__(self):
@@ -70,7 +70,7 @@ class Entry:
             raise ValueError(f"samples must be at least 1, got {self.samples}")
         if self.detail is not None:
             _typed("detail", self.detail, Mapping)
-            detail = {_typed("a name in detail", name, str): _typed("detail", self.detail[name], int)
+            detail = {_typed("a name in detail", name, str): _number("detail", self.detail[name], exact=True)
                       for name in sorted(self.detail)}  # fmt: skip
             object.__setattr__(self, "detail", detail or None)
         self._check_origin()
@@ -171,7 +171,7 @@ def digest(name: str) -> str:
     return DIGEST_MARK + hashlib.blake2s(name.encode(errors="backslashreplace"), digest_size=4).hexdigest()
 
 
-def _compact(detail: Mapping[str, int]) -> dict[str, int]:
+def _compact(detail: Mapping[str, float]) -> dict[str, float]:
     ordered = sorted(detail, key=lambda name: (-detail[name], name))
     return {name if place < PARTS_READABLE else digest(name): detail[name] for place, name in enumerate(ordered)}
 

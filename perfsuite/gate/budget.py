@@ -84,6 +84,8 @@ class Budget:
     """`perf.donation`: arrays of the carried state that a step keeps in memory twice."""
     peak_bytes: float | None = None
     """`perf.program`: device memory that the compiled program needs at its peak, bytes."""
+    estimated_us: float | None = None
+    """`perf.program`: estimated time of one run of the compiled program, microseconds."""
     # Written by .ci/instruments.py: end
 
     def __post_init__(self):

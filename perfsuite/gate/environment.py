@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.measure.metric import MODULES, OF_PYTHON, Kind
+from perfsuite.measure.metric import ESTIMATED, MODULES, OF_PYTHON, Kind
 
 # In the order in which a machine is described.
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
@@ -126,16 +126,21 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     """Why a metric from `then` cannot be compared with one from `now`; None where it can.
 
     Counts and sizes belong to the program and can always be compared, except counts of Python's calls and what is
-    imported (`OF_PYTHON`), which change with Python's minor version. A ratio needs the same device kind and as
+    imported (`OF_PYTHON`), which change with Python's minor version, and except times that a compiler estimates, which
+    need the same compiler. A ratio needs the same device kind and as
     many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of kind info are never
     gated, so the question does not arise and the answer is None. A library upgrade makes nothing incomparable: finding
     what it costs is what baselines are for.
     """
     counted = kind in ("count", "size")
-    if kind == "info" or (counted and unit not in OF_PYTHON):
+    if kind == "info" or (counted and unit not in (*OF_PYTHON, ESTIMATED)):
         return None
     if then is None or now is None:
         return f"a {_metric(kind)} can only be compared where the environment of both metrics is known"
+    if unit == ESTIMATED:
+        changed = [name for name in ("jaxlib", "libtpu") if getattr(then, name) != getattr(now, name)]
+        versions = (f"{name} {getattr(then, name)}, now {getattr(now, name)}" for name in changed)
+        return f"the compiler that estimates differs ({'; '.join(versions)})" if changed else None
     if counted:
         was, is_now = _minor(then.python), _minor(now.python)
         what = "imports were counted" if unit == MODULES else "calls were counted"

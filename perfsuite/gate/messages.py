@@ -378,7 +378,7 @@ def _advice(result: Result) -> list[str]:
 
 
 def _grown_by(part: Part) -> str:
-    return f"{part.amount:+,}"
+    return f"{round(part.amount, 2):+,}"
 
 
 def _span(metric: Metric) -> str:

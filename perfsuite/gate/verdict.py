@@ -74,7 +74,7 @@ class Part:
     """
 
     name: str
-    amount: int
+    amount: float
     place: str = ""
 
 

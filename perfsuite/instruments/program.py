@@ -12,6 +12,7 @@ from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.gate.verdict import PARTS_NAMED, Evidence, Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric, title
 from perfsuite.measure.private import capabilities
 from perfsuite.measure.program.compilation import compile_call, kept_program
@@ -25,7 +26,13 @@ from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnava
 from perfsuite.session.recorder import Measured
 from perfsuite.session.records import ProgramRecord
 
-PROGRAM = declare("perf.program", {"peak_bytes": "device memory that the compiled program needs at its peak, bytes"})
+PROGRAM = declare(
+    "perf.program",
+    {
+        "peak_bytes": "device memory that the compiled program needs at its peak, bytes",
+        "estimated_us": "estimated time of one run of the compiled program, microseconds",
+    },
+)
 
 _FOR_A_TARGET = (capabilities.LOWERING, capabilities.ABSENT_COMPILERS)
 
@@ -50,7 +57,8 @@ class ProgramInstrument(Instrument):
         many devices of the target as its mesh has, in a slice of `chips` chips (or so many GPUs) or the smallest that
         has them. With `slices` the chips are in as many slices, which the network joins: the outermost axis of the mesh
         leads from slice to slice, and collectives that leave their slice are counted apart. The metrics of a target are
-        gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
+        gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory, and
+        `Budget(estimated_us=)` the estimated time of one run.
 
         A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
         the target's compiler is not installed the test is skipped, and fails if it has baselines for the target.
@@ -71,6 +79,11 @@ class ProgramInstrument(Instrument):
         if "peak_bytes" in limits:
             peak = self._recorder.metrics[title(f"{label} peak bytes", target)]
             self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _alive_at_peak(program, peak))
+        if "estimated_us" in limits:
+            if program.estimated_us is None:
+                raise MeasurementError(f"Budget(estimated_us=): not known of {label}{_why_no_time(program)}")
+            estimated = self._recorder.metrics[title(f"{label} estimated us", target)]
+            self._recorder.check_budget(estimated, limits["estimated_us"], lambda: _slowest(program))
         return program
 
     def _compiled(self, call: Call, target: str | None, label: str, **where: Any) -> tuple[Program, Mapping[str, Any]]:
@@ -109,8 +122,9 @@ class ProgramInstrument(Instrument):
         loops = f", for its iterations depend on data: the loop at {', '.join(places_of(program.at_least))}"
         for what in FACTS:
             reason = loops if what in ("launches", "sequential steps") and program.at_least else why
+            reason = _why_no_time(program) if what in ("estimated us", "waiting us") else reason
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
-            if not program.unestimated:
+            if not (program.estimated_us is None if what == "estimated us" else program.unestimated):
                 self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"
         gravest = self._recorder.gravest(metrics)
         for metric in metrics:
@@ -182,3 +196,17 @@ def _alive_at_peak(program: Program, peak: Metric) -> str:
         times = f"{counts[part]} x " if counts[part] > 1 else ""
         names.append(f"{times}{part} ({amount:,} bytes){f' at {place}' if place else ''}")
     return f"alive at the peak: {', '.join(names)}"
+
+
+def _why_no_time(program: Program) -> str:
+    """Why the estimated time of a program is not known."""
+    if program.rates is None:
+        return f": no rates of {program.device_kind} are published, or known here"
+    lacking = [operation for operation in program.operations if operation.estimated_us is None]
+    return f": no source for {', '.join(named_places(lacking)[:3])}" if lacking else ""
+
+
+def _slowest(program: Program) -> str:
+    """The operations that take most of the estimated time."""
+    slowest = sorted(program.operations, key=lambda operation: -operation.total_us)[:3]
+    return ", ".join(f"{each.what} at {each.where} takes {each.total_us:,.4g} us" for each in slowest)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from perfsuite.measure.words import number
@@ -30,6 +31,9 @@ BACKENDS = "backends"
 
 OF_PYTHON = (HOST_CALLS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
 """Counts that change with Python's minor version."""
+
+ESTIMATED = "us, estimated"
+"""Time that a compiler's models give a program."""
 
 # It names a file, so it must not lead out of the folder.
 _TARGET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -107,7 +111,7 @@ class Metric:
     better: Better = "lower"
     interval: Interval | None = None
     samples: int | None = None
-    detail: dict[str, int] | None = None
+    detail: Mapping[str, float] | None = None
     target: str | None = None
     places: dict[str, str] | None = None
     quickest: float | None = None

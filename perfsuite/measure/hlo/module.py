@@ -127,9 +127,12 @@ class Instruction:
     `shapes` are the arrays of the result, a tuple's in order with nested ones flattened. `calls` are the computations
     that it runs; those of a loop are its condition and its body. `literal` is the value of a constant that is one whole
     number, `index` is that of an element of a tuple, `contracted` are the dimensions of the left operand over which a
-    `dot` sums.
+    `dot` sums; it is `batched` if it is one of many products.
 
-    The last seven are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `trip_count` how
+    `group_size` is how many devices a collective is between, 0 where that is all.
+
+    The last eight are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `sol_us` the time
+    that XLA's tables have for an operation of a GPU, `trip_count` how
     often a loop runs where the CPU's compiler knows it, `cost_estimate` what the author of a Pallas kernel says of its
     cost. Of a custom call for a TPU, `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what
     its author lets it take. `kernel` is what the GPU's compiler makes of a fusion, such as "__triton". A product by
@@ -150,6 +153,7 @@ class Instruction:
     index: int = 0
     direction: str = ""
     contracted: tuple[int, ...] = ()
+    batched: bool = False
     precision: str = "default"
     window: tuple[WindowDimension, ...] = ()
     convolution: Convolution | None = None
@@ -159,7 +163,9 @@ class Instruction:
     channel: int = 0
     is_host_transfer: bool = False
     frontend_attributes: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
+    group_size: int = 0
     estimated_cycles: int | None = None
+    sol_us: float | None = None
     trip_count: int | None = None
     cost_estimate: Mapping[str, int] | None = None
     vmem_bytes: int | None = None
@@ -384,6 +390,9 @@ class _Reader:
                 fields["shapes"] = self.leaves(value)
             elif number == 7:
                 fields["op_name"], fields["stack"] = self.described(value)
+            elif number == 30:
+                dimensions = _Message(value)
+                fields["contracted"], fields["batched"] = dimensions.numbers(1), bool(dimensions.numbers(3))
             elif number == 36:
                 fields["operands"] = tuple([names[operand] for operand in _numbers(value)])
             elif number == 38:
@@ -467,12 +476,31 @@ def _convolution(value: bytes) -> Convolution:
     return Convolution(message.number(3), (message.number(9), message.number(10)), tuple(spatial))
 
 
-def _contracted(value: bytes) -> tuple[int, ...]:
-    return _Message(value).numbers(1)
-
-
 def _precision(value: bytes) -> str:
     return _PRECISIONS[max(_Message(value).numbers(1), default=0)]
+
+
+def _group_size(value: bytes | list[bytes]) -> int:
+    """The number of devices of each group of a collective."""
+    return len(_Message(value[0] if isinstance(value, list) else value).numbers(1))
+
+
+def _group_size_of_list(value: bytes) -> int:
+    message = _Message(value)
+    groups = message.values(1)
+    return _group_size(groups) if groups else _group_size_of_iota(message.fields.get(2, b""))
+
+
+def _group_size_of_iota(value: bytes) -> int:
+    return _Message(value).number(2)
+
+
+def _group_size_of_mesh(value: bytes) -> int:
+    """The product of the axes that it is along, or of their parts."""
+    message = _Message(value)
+    sizes = [axis.number(2) for axis in message.message(1).messages(1)]
+    axes = message.messages(2)
+    return math.prod(axis.message(2).number(2) or sizes[axis.number(1)] for axis in axes)
 
 
 def _attributes(value: bytes) -> dict[str, str]:
@@ -489,12 +517,15 @@ _FIELDS: Final[Mapping[int, tuple[str, Callable[[Any], Any]]]] = {
     16: ("convolution", _convolution),
     26: ("channel", int),
     28: ("custom_call_target", _text),
-    30: ("contracted", _contracted),
     32: ("fft_length", _numbers),
     47: ("is_host_transfer", bool),
+    49: ("group_size", _group_size),
     51: ("precision", _precision),
     63: ("direction", _text),
     68: ("frontend_attributes", _attributes),
+    87: ("group_size", _group_size_of_list),
+    92: ("group_size", _group_size_of_iota),
+    93: ("group_size", _group_size_of_mesh),
 }
 """Fields of `HloInstructionProto`, and those of `Instruction`."""
 
@@ -511,6 +542,8 @@ def _configured(config: bytes, opcode: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"kernel": values.get("fusion_backend_config", {}).get("kind", "")}
     if cycles := values.get("window_config", values).get("estimated_cycles"):
         fields["estimated_cycles"] = int(cycles)
+    costs_of_models = {model["name"]: model["exec_time_us"] for model in values.get("reification_cost", ())}
+    fields["sol_us"] = costs_of_models.get("sol")
     if opcode == "while" and (trips := values.get("known_trip_count")):
         fields["trip_count"] = int(trips["n"])
     if opcode != "custom-call":
@@ -522,6 +555,7 @@ def _configured(config: bytes, opcode: str) -> dict[str, Any]:
         fields["vmem_limit_bytes"] = sum(_vmem(values.get("scoped_memory_configs", ()))) or None
     if product := values.get("gemm_backend_config"):
         fields["contracted"] = tuple(map(int, product["dot_dimension_numbers"]["lhs_contracting_dimensions"]))
+        fields["batched"] = bool(product["dot_dimension_numbers"].get("lhs_batch_dimensions"))
         words = [word.lower() for word in product["precision_config"]["operand_precision"]]
         fields["precision"] = max(words, key=_PRECISIONS.index, default="default")
     return fields

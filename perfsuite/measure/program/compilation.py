@@ -106,7 +106,9 @@ class Compilation:
     def from_dict(cls, values: Mapping[str, Any]) -> "Compilation":
         """The inverse of `to_dict`, also after a way through JSON. Raises `ValueError` for others."""
         read = from_plain(cls, values)
-        return dataclasses.replace(read, stacks={int(number): stack for number, stack in read.stacks.items()})
+        origin = dataclasses.replace(read.origin, rates=peak_rates(read.origin.device_kind))
+        stacks = {int(number): stack for number, stack in read.stacks.items()}
+        return dataclasses.replace(read, origin=origin, stacks=stacks)
 
 
 def kept_program(entry: Mapping[str, Any] | None) -> Program | None:

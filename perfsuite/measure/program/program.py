@@ -33,6 +33,9 @@ An operation that the compiler merges from several may have the paths of all, "j
 Limit = Literal["compute", "memory", "links", "network"]
 """FLOP/s; the bandwidth of the memory, of the links inside a slice or host, and of the network between slices."""
 
+TimeLimit = Literal["compute", "memory", "latency", "link"]
+"""What an operation takes its time for: its FLOP, its bytes, neither, or what it sends to other devices."""
+
 _RATES = {"bf16": "bf16", "f16": "fp16", "f64": "fp64", "s8": "int8", "u8": "int8"}
 """XLA's types, and those of published rates. float32 and float8 have several."""
 
@@ -82,6 +85,27 @@ class Operation:
         function = self.source.function.rpartition(".<locals>.")[2]
         place = f"{function} ({os.path.basename(self.source.file)})" if function else os.path.basename(self.source.file)
         return f"{self.what} in {place}"
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatedOperation(Operation):
+    """An operation with its estimated time on the device.
+
+    `estimated_us` is that of one run, None without a source, `limit` what bounds it, and `basis` the source: "estimated
+    cycles", "sol", "roofline" or "link". It first starts `start_us` after the program. `waiting_us` is how long the
+    device waits for one run of what goes on beside other operations, a collective or a copy, and None of all others.
+    """
+
+    estimated_us: float | None = None
+    limit: TimeLimit | None = None
+    basis: str = ""
+    start_us: float = 0.0
+    waiting_us: float | None = None
+
+    @property
+    def total_us(self) -> float:
+        """What all of its runs add to the time of the program; 0 without a source."""
+        return ((self.estimated_us if self.waiting_us is None else self.waiting_us) or 0.0) * self.runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +271,8 @@ class Origin:
 class Program(Origin):
     """The facts of one compiled program, for each device that it runs on.
 
-    `flops`, `bytes_accessed`, `transcendentals`, `collective_bytes` and `estimated_cycles` count the body of a loop as
-    often as it runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the loops
+    `flops`, `bytes_accessed`, `transcendentals`, `collective_bytes` and times count the body of a loop as often as it
+    runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the loops
     that may end sooner than their limit, which count as often as it allows, and the conditionals whose branches cost
     different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate, and the
     custom calls whose cost is not known: where there is one, `flops`, `bytes_accessed` and `transcendentals` are None,
@@ -276,8 +300,10 @@ class Program(Origin):
     `argument_sizes` and `output_sizes` have bytes by path (`args[0]['w']`, `result[1]`); empty where the compiler has
     others than JAX. `widening_conversions` are those to a wider float that the code asks for, each line once.
 
-    `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
-    device. `bytes_accessed` is the sum over the operations: an array that two read counts twice, and one that stays on
+    `estimated_us` is the time of one run by the estimates of its `operations`, `known_us` that of those with a source,
+    `waiting_us` what the device waits for collectives of it. They are None on a device whose rates are not known.
+
+    `bytes_accessed` is the sum over the operations: an array that two read counts twice, and one that stays on
     the chip counts too.
     """
 
@@ -294,7 +320,9 @@ class Program(Origin):
     reused_donations: tuple[DonatedArgument, ...]
     lost_donations: tuple[DonatedArgument, ...]
     fusions: tuple[Fusion, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[EstimatedOperation, ...]
+    known_us: float | None
+    waiting_us: float | None
     launches: int | None
     sequential_steps: int | None
     loops: tuple[Loop, ...]
@@ -317,11 +345,22 @@ class Program(Origin):
     host_transfers: tuple[Operation, ...]
     float64_operations: tuple[Operation, ...]
     widening_conversions: tuple[Operation, ...]
-    estimated_cycles: int
     at_least: tuple[Operation, ...]
     at_most: tuple[Operation, ...]
     unestimated: tuple[Operation, ...]
     programs: tuple["Program", ...] = ()
+
+    @property
+    def estimated_us(self) -> float | None:
+        """The estimated time of one run in microseconds; None where an operation has no source for its own."""
+        return None if any(operation.estimated_us is None for operation in self.operations) else self.known_us
+
+    @property
+    def hidden_share(self) -> float | None:
+        """The share of the collectives' time during which the device does something else; None without collectives."""
+        over_links = [operation for operation in self.operations if operation.limit == "link"]
+        whole = sum((operation.estimated_us or 0.0) * operation.runs for operation in over_links)
+        return max(1 - self.waiting_us / whole, 0.0) if self.waiting_us is not None and whole else None
 
     @property
     def flops(self) -> int | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from perfsuite.measure.metric import Kind, Metric
+from perfsuite.measure.metric import ESTIMATED, Kind, Metric
 from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24
@@ -36,6 +36,8 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("collective bytes", "bytes", "size"),
     ("custom calls", "calls of the device", "count"),
     ("copies", "copies", "size"),
+    ("estimated us", ESTIMATED, "size"),
+    ("waiting us", ESTIMATED, "size"),
     ("flops", "FLOP", "size"),
     ("transcendentals", "operations", "size"),
     ("bytes accessed", "bytes", "size"),
@@ -51,7 +53,6 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("transposes", "transposes", "size"),
     ("kernel registers", "registers of a thread", "info"),
     ("kernel occupancy", "share of threads", "info"),
-    ("estimated cycles", "cycles, relative", "info"),
     ("arithmetic intensity", "FLOP/byte", "info"),
     ("bound", "s", "info"),
     ("memory margin", "bytes", "info"),
@@ -67,14 +68,21 @@ the third is a part of the peak."""
 
 _OF_ALL_RUNS = (
     *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
-    *("exposed collective bytes", "cross-slice bytes", "estimated cycles", "kernel bundles"),
+    *("exposed collective bytes", "cross-slice bytes", "estimated us", "waiting us", "kernel bundles"),
 )
 """The facts that depend on how often loops run, and on which branches are taken."""
 
-_COSTS = {"flops": "flops", "transcendentals": "transcendentals", "bytes accessed": "bytes"}
-"""The facts that are unknown where a part is, and the fields of `Cost`. "known flops" is the sum of the other parts."""
+_KNOWN: dict[str, Callable[[Program], float | None]] = {
+    "estimated us": lambda program: program.known_us,
+    "flops": lambda program: program.known.flops,
+    "transcendentals": lambda program: program.known.transcendentals,
+    "bytes accessed": lambda program: program.known.bytes,
+}
+"""The facts that are unknown where a part is: "known flops" is the sum of the other parts."""
 
-_AMOUNTS: dict[str, tuple[str, Callable[[Any], int | None]]] = {
+_AMOUNTS: dict[str, tuple[str, Callable[[Any], float | None]]] = {
+    "estimated us": ("operations", lambda operation: operation.total_us),
+    "waiting us": ("operations", lambda operation: operation.total_us if operation.limit == "link" else 0),
     "bytes accessed": ("operations", lambda operation: operation.bytes * operation.runs),
     "collective bytes": ("collectives", lambda collective: collective.bytes * collective.runs),
     "exposed collective bytes": ("exposed_collectives", lambda collective: collective.bytes * collective.runs),
@@ -100,7 +108,7 @@ _ATTRIBUTES = {
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }
-_PARTS_OF: dict[str, Callable[[Program], dict[str, int] | None]] = {
+_PARTS_OF: dict[str, Callable[[Program], Mapping[str, float] | None]] = {
     "argument bytes": lambda program: _by_path(program.argument_sizes.items()),
     "output bytes": lambda program: _by_path(program.output_sizes.items()),
     "reused donations": lambda program: _by_path((donation.path, 1) for donation in program.reused_donations),
@@ -117,16 +125,15 @@ def metrics_of(program: Program) -> list[Metric]:
     """Every fact of the program as a metric named after its label, without those that are not known."""
     metrics = []
     for name, unit, kind in _FACTS:
-        if name in _COSTS and program.unestimated:
-            metrics.append(_metric(program, getattr(program.known, _COSTS[name]), f"known {name}", unit, kind))
-            continue
-        value = getattr(program, _attribute(name))
-        # Only a TPU's compiler estimates cycles, and not every device knows its memory.
+        value, title = getattr(program, _attribute(name)), name
         operations, amount = _AMOUNTS.get(name, ("", None))
-        partly = operations == "kernels" and amount and None in map(amount, program.kernels)
-        lacks = value is None or (name == "estimated cycles" and value == 0)
-        if not lacks and not (name.startswith("cross-slice") and program.slices == 1):
-            metrics.append(_metric(program, value, f"known {name}" if partly else name, unit, kind))
+        if value is None and name in _KNOWN:
+            value, title = _KNOWN[name](program), f"known {name}"
+        elif operations == "kernels" and amount and None in map(amount, program.kernels):
+            title = f"known {name}"
+        # Not every device knows its rates or its memory.
+        if value is not None and not (name.startswith("cross-slice") and program.slices == 1):
+            metrics.append(_metric(program, value, title, unit, kind))
     return metrics
 
 
@@ -141,7 +148,7 @@ def gated_facts(program: Program) -> dict[str, float]:
 
 
 def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> Metric:
-    amounts: Iterable[tuple[Operation | DonatedArgument, int]] = ()
+    amounts: Iterable[tuple[Operation | DonatedArgument, float]] = ()
     whole = name.removeprefix("known ")
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
@@ -160,7 +167,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         # Kernels of one part do not hold their memory at the same time.
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
         amounts = [(kernel, kernel.vmem_bytes or 0) for kernel in largest.values()]
-    detail, places = _detail(amounts)
+    detail: Mapping[str, float] | None
+    detail, places = _detail(amounts, of_time=unit == ESTIMATED)
     if name in _PARTS_OF:
         detail, places = _PARTS_OF[name](program), None
     if name == "peak bytes":
@@ -173,7 +181,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     inner = [kernel for kernel in program.kernels if kernel.unknown_loops] if whole == "kernel bundles" else []
     return Metric(
         f"{program.label} {name}",
-        value,
+        _rounded(value) if unit == ESTIMATED else value,
         unit,
         kind,
         "higher" if name in _HIGHER_IS_BETTER else "lower",
@@ -186,20 +194,26 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     )
 
 
-def _parts_of_peak(program: Program, arrays: Mapping[str, int]) -> dict[str, int]:
+def _parts_of_peak(program: Program, arrays: Mapping[str, float]) -> dict[str, float]:
     """The peak as arguments, the largest of the other arrays, the program itself, and the rest."""
-    parts = _by_path(program.argument_sizes.items()) or {"arguments": program.argument_bytes}
+    parts: dict[str, float] = {**(_by_path(program.argument_sizes.items()) or {"arguments": program.argument_bytes})}
     parts |= {"code": program.code_bytes, **dict(itertools.islice(arrays.items(), PARTS))}
     parts["smaller arrays and what lies between arrays"] = program.peak_bytes - sum(parts.values())
     return {part: amount for part, amount in parts.items() if amount > 0}
 
 
-def _by_program(programs: Iterable[Program], name: str) -> dict[str, int] | None:
-    sums: collections.Counter[str] = collections.Counter()
+def _rounded(amount: float) -> float:
+    """To five digits where it is not whole: a baseline file, which keeps a few more, has the same number."""
+    return int(amount) if amount == int(amount) else float(f"{amount:.5g}")
+
+
+def _by_program(programs: Iterable[Program], name: str) -> dict[str, float] | None:
+    sums: dict[str, float] = collections.defaultdict(float)
     for program in programs:
         value = getattr(program, _attribute(name))
-        sums[program.label] += len(value) if isinstance(value, tuple) else int(value)
-    return {label: value for label, value in sums.most_common() if value} or None
+        sums[program.label] += len(value) if isinstance(value, tuple) else value
+    largest_first = sorted(sums.items(), key=lambda part: -part[1])
+    return {label: _rounded(value) for label, value in largest_first if value} or None
 
 
 def places_of(operations: Iterable[Operation]) -> tuple[str, ...]:
@@ -227,19 +241,21 @@ def _by_path(amounts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
 
 
 def _detail(
-    parts: Iterable[tuple[Operation | DonatedArgument, int]],
-) -> tuple[dict[str, int] | None, dict[str, str] | None]:
-    """The parts of a metric, the largest first, and the line of the largest operation of each."""
-    sums: collections.Counter[str] = collections.Counter()
-    largest: dict[str, tuple[int, str]] = {}
+    parts: Iterable[tuple[Operation | DonatedArgument, float]], *, of_time: bool = False
+) -> tuple[dict[str, float] | None, dict[str, str] | None]:
+    """The parts of a metric, the largest first, and where the largest operation of each is; of time what limits it."""
+    sums: dict[str, float] = collections.defaultdict(float)
+    largest: dict[str, tuple[float, str]] = {}
     for operation, amount in parts:
         if not amount:  # of a loop without iterations
             continue
         part = operation.part
         sums[part] += amount
         if operation.source is not None and amount > largest.get(part, (-1, ""))[0]:
-            largest[part] = amount, operation.where
+            limit = getattr(operation, "limit", None) if of_time else None
+            largest[part] = amount, operation.where + (f", bound by {limit}" if limit else "")
     # Equal parts by name, because a compiler may change their order.
+    sums = {part: _rounded(amount) for part, amount in sums.items()}
     ordered = dict(sorted(sums.items(), key=lambda part: (-part[1], part[0])))
     places = {part: largest[part][1] for part in ordered if part in largest}
     return ordered or None, places or None

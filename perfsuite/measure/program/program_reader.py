@@ -22,11 +22,13 @@ from perfsuite.measure.hlo.costs import (
 from perfsuite.measure.hlo.liveness import Liveness
 from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, bits_of
+from perfsuite.measure.program.estimate import OperationTime, TimeModel
 from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
 from perfsuite.measure.program.program import (
     NAME,
     Arithmetic,
     DonatedArgument,
+    EstimatedOperation,
     Fusion,
     Kernel,
     LiveArray,
@@ -44,6 +46,7 @@ from perfsuite.measure.program.schedule import (
     Placed,
     bytes_of,
     collective_identity,
+    collective_kind,
     crosses_network,
     each_collective,
     hidden_collectives,
@@ -101,23 +104,27 @@ def read_program(
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
     everything = list(placed_in(module, runs))
     kernels = list(placed_in(module, runs, CONTROL))
-    of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
     target = TARGETS.get(origin.target or "")
     kernel = functools.partial(_kernel, codes or {}, target.architecture if isinstance(target, GpuTarget) else None)
+    of_user = {placed.place: kernel(placed) for placed in everything if placed.op.custom_call_target in _KERNELS}
     unestimated = tuple(
-        kernel(placed) if placed.op.custom_call_target in _KERNELS else placed.operation(placed.op.custom_call_target)
+        of_user.get(placed.place) or placed.operation(placed.op.custom_call_target)
         for placed in everything
-        if placed.op.opcode == "custom-call" and call_flops(placed.op, placed.operands) is None
+        if _lacks_cost(placed)
     )
     loops = tuple(_loop(placed, trips.counts) for placed in kernels if placed.op.opcode == "while")
     at_least = tuple(loop for loop in loops if loop.iterations is None)
-    starts = {placed.place for placed in kernels if is_launch(placed)}
     hidden = set(hidden_collectives(kernels))
     of_products = {placed.place: _product(placed) for placed in everything if _is_product(placed.op)}
     known, in_all = model.total(), functools.partial(total_of, module, trips.counts)
     exposed = {
         each.place: one for each, one in each_collective(everything) if collective_identity(each.op) not in hidden
     }
+    times = None
+    if origin.rates is not None:
+        unknown = {placed.place for placed in everything if _lacks_cost(placed)}
+        times = TimeModel(model, kernels, of_products, unknown, of_user, origin.rates, origin.partitions)
+    launches = _launches(model, kernels, of_user, of_products, times)
     entry = module.computations[module.entry]
     parameters = [op for op in entry.instructions if op.parameter is not None]
     argument_shapes = [shape for op in sorted(parameters, key=lambda op: op.parameter or 0) for shape in op.shapes]
@@ -134,14 +141,12 @@ def read_program(
             dataclasses.replace(each, reason=why) for each in donations if (why := _why_lost(each, module))
         ),
         fusions=tuple(_fusion(model, placed) for placed in kernels if placed.op.opcode == "fusion"),
-        operations=tuple(
-            dataclasses.replace(
-                placed.operation(_launched(placed.op)), bytes=model.instruction(placed.within, placed.op).bytes
-            )
-            for placed in kernels
-            if is_launch(placed)
-        ),
-        launches=None if at_least else int(in_all(dict.fromkeys(starts, 1))),
+        operations=tuple(launches.values()),
+        known_us=None if times is None else times.total(),
+        waiting_us=None
+        if times is None
+        else in_all({place: each.waiting_us or 0.0 for place, each in launches.items() if each.limit == "link"}),
+        launches=None if at_least else int(in_all(dict.fromkeys(launches, 1))),
         sequential_steps=None if at_least else _sequential_steps(module, trips.counts),
         loops=loops,
         conditionals=tuple(placed.operation("conditional") for placed in kernels if placed.op.opcode == "conditional"),
@@ -162,7 +167,7 @@ def read_program(
         if origin.device_kind == "cpu"
         else int(in_all({place: each.bytes for place, each in exposed.items()})),
         custom_calls=_operations(everything, _custom_call),
-        kernels=tuple(map(kernel, of_the_user)),
+        kernels=tuple(of_user.values()),
         copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(placed)),
         transposes=tuple(placed.operation("transpose") for placed in everything if placed.op.opcode == "transpose"),
         host_transfers=_operations(everything, _host_transfer),
@@ -170,7 +175,6 @@ def read_program(
         widening_conversions=tuple(
             {(each.what, each.where): each for each in _operations(everything, _widening)}.values()
         ),
-        estimated_cycles=int(in_all({placed.place: placed.op.estimated_cycles or 0 for placed in kernels})),
         at_least=at_least,
         at_most=tuple(
             placed.operation(placed.op.opcode)
@@ -188,6 +192,43 @@ def _operations(among: Iterable[Placed], what: Callable[[Placed], str | None]) -
 
 def _branches_differ(model: CostModel, op: Instruction) -> bool:
     return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
+
+
+def _lacks_cost(placed: Placed) -> bool:
+    return placed.op.opcode == "custom-call" and call_flops(placed.op, placed.operands) is None
+
+
+def _launches(
+    model: CostModel,
+    kernels: Iterable[Placed],
+    of_user: Mapping[Place, Kernel],
+    products: Mapping[Place, Product],
+    times: TimeModel | None,
+) -> dict[Place, EstimatedOperation]:
+    """The operations that run by themselves, with their estimated times where the device's rates are known."""
+    operations = {}
+    waits, starts = (times.waits(), times.starts()) if times else ({}, {})
+    for placed in filter(is_launch, kernels):
+        estimate = times.estimate(placed) if times else OperationTime(None)
+        inner = {op.name for op in placed.parts}
+        what = collective_kind(placed.op) or _launched(placed.op)
+        if placed.place in products or any((name, op) in products for name in placed.op.calls for op in inner):
+            what = "product"
+        elif placed.place in of_user:
+            what = of_user[placed.place].what
+        operations[placed.place] = EstimatedOperation(
+            what,
+            placed.op.op_name,
+            placed.source,
+            model.instruction(placed.within, placed.op).bytes,
+            runs=placed.runs,
+            estimated_us=estimate.us,
+            limit=estimate.limit,
+            basis=estimate.basis,
+            start_us=starts.get(placed.place, 0.0),
+            waiting_us=waits.get(placed.place),
+        )
+    return operations
 
 
 def _kernel(codes: Mapping[str, KernelCode], architecture: Architecture | None, placed: Placed) -> Kernel:

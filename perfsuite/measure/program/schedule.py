@@ -16,11 +16,11 @@ PRODUCTS = ("dot", "convolution")
 CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions that run the computations that they call, instruction by instruction."""
 
-_RUNNING = CONTROL - {"async-start"}
+RUNNING = CONTROL - {"async-start"}
 
 NO_WORK = CONTROL | FREE
 
-_TRANSFERS = ("copy-start", "infeed", "outfeed", "recv", "send")
+TRANSFERS = ("copy-start", "infeed", "outfeed", "recv", "send")
 """What moves data while the device does something else."""
 
 _COLLECTIVES = {
@@ -108,7 +108,7 @@ def each_collective(everything: Iterable[Placed]) -> Iterator[tuple[Placed, Oper
     for placed in everything:
         kind = collective_kind(placed.op)
         if kind and first.setdefault(collective_identity(placed.op), placed) is placed:
-            yield placed, dataclasses.replace(placed.operation(kind), bytes=_moved_bytes(placed))
+            yield placed, dataclasses.replace(placed.operation(kind), bytes=moved_bytes(placed))
 
 
 def collective_kind(op: Instruction) -> str:
@@ -123,40 +123,58 @@ def collective_identity(collective: Instruction) -> Any:
     return (collective.opcode, chain, collective.channel) if chain else collective.name
 
 
-def hidden_collectives(kernels: Iterable[Placed]) -> Iterator[Any]:
-    """The identities of the collectives during which the device computes, in the order of the schedule.
+class Span(NamedTuple):
+    """What goes on beside other instructions of a computation, from the position of the first to that of the last.
+
+    A collective's `identity` is that of `collective_identity`, another transfer's its start's name.
+    """
+
+    identity: Any
+    first: int
+    last: int
+
+
+def spans_of(instructions: Sequence[Placed]) -> list[Span]:
+    """The collectives and transfers of a computation, in the order of the schedule.
 
     A collective lasts from the first instruction that holds a part of it, such as its start, to the last or to its end.
     """
+    held: dict[str, set[Any]] = {}
+    positions: dict[Any, list[int]] = collections.defaultdict(list)
+    for position, placed in enumerate(instructions):
+        op = placed.op
+        parts = (op, *(() if op.opcode in RUNNING else placed.parts))
+        held[op.name] = {collective_identity(part) for part in parts if collective_kind(part)}
+        if op.opcode.endswith(("-done", "-update")):
+            held[op.name] |= held[op.operands[0]]
+        elif not held[op.name] and (op.opcode in TRANSFERS or op.opcode == "async-start"):
+            held[op.name] = {op.name}
+        for identity in held[op.name]:
+            positions[identity].append(position)
+    return [Span(identity, among[0], among[-1]) for identity, among in positions.items()]
+
+
+def hidden_collectives(kernels: Iterable[Placed]) -> Iterator[Any]:
+    """The identities of what goes on while the device computes."""
     for _, computation in itertools.groupby(kernels, lambda placed: placed.within):
         instructions = list(computation)
-        held: dict[str, set[Any]] = {}
-        spans: dict[Any, list[int]] = collections.defaultdict(list)
-        for position, placed in enumerate(instructions):
-            op = placed.op
-            parts = (op, *(() if op.opcode in _RUNNING else placed.parts))
-            held[op.name] = {collective_identity(part) for part in parts if collective_kind(part)}
-            if op.opcode.endswith(("-done", "-update")):
-                held[op.name] |= held[op.operands[0]]
-            for identity in held[op.name]:
-                spans[identity].append(position)
-        for identity, positions in spans.items():
-            if any(map(_computes, instructions[positions[0] : positions[-1] + 1])):
-                yield identity
+        for span in spans_of(instructions):
+            if any(map(computes, instructions[span.first : span.last + 1])):
+                yield span.identity
 
 
-def _computes(placed: Placed) -> bool:
+def computes(placed: Placed) -> bool:
     """Whether the device computes with arrays; a kernel that holds a part of a collective does if it has a product."""
     op, parts = placed.op, placed.parts
-    if op.opcode in _RUNNING:
+    if op.opcode in RUNNING:
         return True
     if any(map(collective_kind, (op, *parts))):
         return any(part.opcode in PRODUCTS for part in parts)
     arrays = any(shape.elements > 1 for shape in (*op.shapes, *placed.operands))
-    return arrays and is_launch(placed) and op.opcode not in _TRANSFERS
+    return arrays and is_launch(placed) and op.opcode not in TRANSFERS
 
 
-def _moved_bytes(placed: Placed) -> int:
+def moved_bytes(placed: Placed) -> int:
     """The larger of what goes in and what comes out: the whole array for a gather and for a scatter."""
     op, into = placed.op, bytes_of(placed.operands)
     if not op.opcode.endswith("-start"):

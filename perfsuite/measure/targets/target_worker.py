@@ -23,7 +23,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from perfsuite.measure.private.capabilities import ABSENT_COMPILERS, CapabilityL
 from perfsuite.measure.serialise import plain
 from perfsuite.measure.targets.kernel_code import dump_options, holds_kernels, kernel_codes
 from perfsuite.measure.targets.target_available import compiler_versions
+from perfsuite.measure.targets.targets import COST_MODELS
 
 REQUEST = "request.json"
 PROGRAM = "program.mlir"
@@ -75,7 +76,7 @@ def main(folder: Path) -> None:
             options |= _dump_options(folder)
         elif request["platform"] == "cuda" and holds_kernels(program):
             options |= dump_options(folder / KERNELS)
-        executable = lowering.compile_module(module, devices, options)
+        executable = _compiled(lowering.compile_module, module, devices, options)
         seconds = time.perf_counter() - start
         stage = "report"
         hlo = packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto())
@@ -90,6 +91,16 @@ def main(folder: Path) -> None:
     except (Exception, CapabilityLost) as error:
         result = {"error": {"stage": stage, "type": type(error).__name__, "message": str(error)}}
     write_atomically(folder / RESULT, json.dumps(result))
+
+
+def _compiled(compile_module: Callable, module: Any, devices: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The executable, without the costs of XLA's models where it has no tables of the device or no such option."""
+    try:
+        return compile_module(module, devices, options)
+    except Exception as error:
+        if COST_MODELS not in options or not ("Cannot find key" in str(error) or COST_MODELS in str(error)):
+            raise
+    return compile_module(module, devices, {name: value for name, value in options.items() if name != COST_MODELS})
 
 
 def first_devices(devices: Sequence[Any], partitions: int, slices: int) -> list[Any]:

@@ -26,6 +26,10 @@ class Rates:
     `peak_flops` are dense FLOP/s (int8: operations/s) by data type, the bandwidths are in bytes/s. `link_bandwidth` is
     that of the links to other devices of a slice or host, of both directions together; `network_bandwidth` the device's
     part of the data-centre network, in one direction. They are None where they are not published, or not known here.
+    A device has so many `links`: one to a switch, or several in rings. `cycles_per_us` is the clock that libtpu counts
+    the cycles of a TPU's kernels by (`cycles_per_microsecond` in the schedules that it writes, libtpu 0.0.42.1).
+    `vector_flops` are the FLOP/s of what is no product: of a TPU's core those of 4 units with 8 x 128 lanes
+    (https://jax-ml.github.io/scaling-book/tpus).
     """
 
     peak_flops: Mapping[str, float]
@@ -33,6 +37,9 @@ class Rates:
     source: str
     link_bandwidth: float | None = None
     network_bandwidth: float | None = None
+    links: int = 1
+    cycles_per_us: int | None = None
+    vector_flops: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +126,10 @@ _HOPPER = Architecture(9, 0, 128, 2048, 228 * _KIB, 227 * _KIB, 32, accelerated=
 _BLACKWELL = Architecture(10, 0, 128, 2048, 228 * _KIB, 227 * _KIB, 32, accelerated=True)
 
 
+COST_MODELS = "xla_gpu_collect_cost_model_stats"
+"""The option with which a GPU's compiler adds what its models say of each operation."""
+
+
 @dataclasses.dataclass(frozen=True)
 class GpuTarget(Target):
     """A GPU of NVIDIA's.
@@ -135,7 +146,8 @@ class GpuTarget(Target):
 
     platform: ClassVar[str] = "cuda"
     # Autotuning needs the device. Without it, the same program comes out on every machine.
-    compiler_options: ClassVar = {"xla_gpu_autotune_level": 0}
+    # The costs of XLA's models stand in the program, which is the same with and without them.
+    compiler_options: ClassVar = {"xla_gpu_autotune_level": 0, COST_MODELS: True}
 
     def topology(self, devices: int, slices: int = 1) -> dict[str, Any]:
         """One host with so many GPUs; of more than 8, whole hosts of 8.
@@ -267,9 +279,10 @@ def _gib(count: float) -> int:
     return math.floor(count * 2**30)
 
 
-def _tpu_rates(page: str, bandwidth: float, links: tuple[float, float] | None = None, **peak_flops: float) -> Rates:
-    """`links` are the bandwidths of the links and of the network."""
-    return Rates(peak_flops, bandwidth, f"https://docs.cloud.google.com/tpu/docs/{page}", *(links or ()))
+def _tpu_rates(page: str, bandwidth: float, clock: int, links: tuple[float | None, float | None, int], **flops: float):
+    """`links` are the bandwidths of the links and of the network, and how many links there are."""
+    page = f"https://docs.cloud.google.com/tpu/docs/{page}"
+    return Rates(flops, bandwidth, page, *links, cycles_per_us=clock, vector_flops=4096 * clock * 1e6)
 
 
 # https://cloud.google.com/tpu/docs/v5e and v6e. A slice of one chip is offered too, but a program for one device of it
@@ -283,18 +296,18 @@ _CUBIC = (
 
 # Links and network of v5p, v6e and tpu7x: the table on the page tpu7x, which has all three. The page of v4 has neither.
 # v4: 275 TFLOP/s "bf16 or int8". By itself libtpu would make each core a device, which no v4 that users can have does.
-_V4_RATES = _tpu_rates("v4", 1200 * GIGA, bf16=275 * TERA, int8=275 * TERA)
+_V4_RATES = _tpu_rates("v4", 1200 * GIGA, 1050, (None, None, 6), bf16=275 * TERA, int8=275 * TERA)
 _V4 = TpuTarget("tpu-v4", "TPU v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
 # v5e: the page has said 819 GB/s as well as "800 GiBps" (859 GB/s); jax uses 819, too.
 # The network of a host of 8 chips is 2 x 100 Gbit/s, that of a pod of 256 chips 6.4 Tbit/s.
-_V5E_RATES = _tpu_rates("v5e", 819 * GIGA, (400 * GIGA, 25 * GIGABITS), bf16=197 * TERA, int8=393 * TERA)
+_V5E_RATES = _tpu_rates("v5e", 819 * GIGA, 1500, (400 * GIGA, 25 * GIGABITS, 4), bf16=197 * TERA, int8=393 * TERA)
 _V5E = TpuTarget("tpu-v5e", "TPU v5 lite", _gib(15.75), _V5E_RATES, _FLAT)
-_V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, (1200 * GIGA, 50 * GIGABITS), bf16=459 * TERA)
+_V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, 1750, (1200 * GIGA, 50 * GIGABITS, 6), bf16=459 * TERA)
 _V5P = TpuTarget("tpu-v5p", "TPU v5", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
-_V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, (800 * GIGA, 100 * GIGABITS), bf16=918 * TERA, int8=1836 * TERA)
+_V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, 1750, (800 * GIGA, 100 * GIGABITS, 4), bf16=918 * TERA, int8=1836 * TERA)
 _V6E = TpuTarget("tpu-v6e", "TPU v6 lite", _gib(31.25), _V6E_RATES, _FLAT)
-_V7_LINKS = 1200 / 2 * GIGA, 100 / 2 * GIGABITS
-_V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, _V7_LINKS, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
+_V7_LINKS = 1200 / 2 * GIGA, 100 / 2 * GIGABITS, 6 // 2
+_V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, 1900, _V7_LINKS, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
 _V7 = TpuTarget("tpu7x", "TPU7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
 
 TPUS = (_V4, _V5E, _V5P, _V6E, _V7)

@@ -15,7 +15,6 @@ INFO = {
     "arithmetic intensity",
     "lower seconds",
     "compile seconds",
-    "estimated cycles",
     "memory margin",
 }
 
@@ -47,7 +46,7 @@ def copies(count, bytes_=512):
 
 def test_parts_of_one_name_are_added_and_the_place_is_the_largests():
     program = copies(4)
-    small, large, *rest = program.copies
+    small, large, *rest = program.operations
     program = dataclasses.replace(program, operations=(small, dataclasses.replace(large, bytes=5000), *rest))
     accessed = metrics(program)["bytes accessed"]
     assert accessed.detail == {"copy in m000.py": 1024 + 5000, "copy in m001.py": 2048}

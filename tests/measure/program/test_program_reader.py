@@ -50,23 +50,6 @@ def test_fusions_are_those_that_run_by_themselves(name):
     assert len(FACTS[name].fusions) == opcodes(kernels)["fusion"] > 0
 
 
-@EVERY
-def test_cycles_are_those_of_the_kernels(name):
-    """Of the loops' once for each iteration: `control` has a scan of 3 and a loop of 5. Of two choices one branch."""
-    bodies = re.findall(r" while\(.*, body=%([\w.]+)", TEXTS[name])
-    iterations = dict(zip(bodies, (3, 5), strict=True)) if name == "control_v5e" else {}
-    cycles = Counter()
-    for part in re.split(r"^}$", outside_fusions(TEXTS[name]), flags=re.MULTILINE):
-        computation = part.lstrip("\n%").split()[0] if part.strip() else ""
-        once = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', part)))
-        cycles[computation] += once * iterations.get(computation, 1)
-    estimated = cycles.total()
-    for branches in re.findall(r" conditional\(.*branch_computations={(.*?)}", TEXTS[name]):
-        each = [cycles[branch] for branch in branches.replace("%", "").split(", ")]
-        estimated -= sum(each) - max(each)
-    assert FACTS[name].estimated_cycles == estimated
-
-
 def test_operations_are_the_kernels_that_do_something():
     text = module(
         """

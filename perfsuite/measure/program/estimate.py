@@ -1,0 +1,267 @@
+"""The estimated time of a compiled program on a device that need not be here, and what its operations take of it.
+
+Each operation has an estimate from one source. Its roofline is what its FLOP take at the rate of their type or its
+bytes at the bandwidth of the memory, whichever is more, and its launch. A product takes what the compiler says where
+that is more: on a TPU by its estimate of cycles, on a GPU by XLA's table of measured products (its model "sol"). A
+Pallas kernel of a TPU takes a cycle for each bundle of its static schedule, or what its arrays do.
+
+The device does one operation after the other, in the order of the schedule. Beside them collectives and copies go on,
+one after the other on the links and on the memory; where one ends, the device waits for what is left of it.
+"""
+
+import collections
+import functools
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from perfsuite.measure.hlo.costs import Cost, CostModel
+from perfsuite.measure.hlo.loops import Place
+from perfsuite.measure.program.program import Kernel, Product, TimeLimit, product_seconds
+from perfsuite.measure.program.schedule import (
+    CONTROL,
+    RUNNING,
+    TRANSFERS,
+    Placed,
+    Span,
+    bytes_of,
+    collective_kind,
+    computes,
+    crosses_network,
+    is_launch,
+    moved_bytes,
+    spans_of,
+)
+from perfsuite.measure.targets.targets import Rates
+
+LAUNCH_US: Final = 1.0
+"""From one kernel of a GPU to the next: what XLA's own models of GPUs add (`kKernelLaunchOverhead`)."""
+
+NCCL_LAUNCH_US: Final = 5.0
+"""Of a collective between GPUs, by the same models (`kNcclKernelLaunchOverhead`)."""
+
+HOP_US: Final = 1.0
+"""From one chip of a ring to the next (https://jax-ml.github.io/scaling-book/sharding)."""
+
+_TRANSCENDENTAL_FLOP: Final = {"GPU": 16, "TPU": 4}
+"""A multiprocessor of a GPU has 16 units for transcendentals and 128 that multiply and add, a TPU 1 for 4."""
+
+_MOST: Final = 3.0
+"""A product takes at most so many times its roofline: no number of a compiler is believed beyond that."""
+
+_UNEXPLAINED: Final = 2.0
+"""An operation that takes so many times its roofline is bound by neither of its sides."""
+
+
+class OperationTime(NamedTuple):
+    """Microseconds of one run, None where there is no source; what limits it, and where the number is from."""
+
+    us: float | None
+    limit: TimeLimit | None = None
+    basis: str = ""
+
+
+class _Timeline(NamedTuple):
+    """One run of a computation: its microseconds, and by place the start of each operation and the waits for it."""
+
+    us: float
+    starts: Mapping[Place, float]
+    waits: Mapping[Place, float]
+
+
+class TimeModel:
+    """The estimates of a program's `kernels`, in the order of the schedule.
+
+    `products` are all of its products, `codes` its kernels of the user's. The costs of the places in `unknown` are not
+    known.
+    """
+
+    def __init__(
+        self,
+        model: CostModel,
+        kernels: Iterable[Placed],
+        products: Mapping[Place, Product],
+        unknown: Collection[Place],
+        codes: Mapping[Place, Kernel],
+        rates: Rates,
+        partitions: int,
+    ):
+        self.model, self.products, self.unknown, self.codes = model, products, unknown, codes
+        self.rates, self.partitions = rates, partitions
+        self.computations: dict[str, list[Placed]] = collections.defaultdict(list)
+        for placed in kernels:
+            self.computations[placed.within].append(placed)
+        self.timeline = functools.cache(self._timeline)
+        self.products_in = functools.cache(self._products_in)
+
+    def total(self) -> float:
+        """The microseconds of one run of the program; an operation without a source takes none."""
+        return self.timeline(self.model.module.entry).us
+
+    def waits(self) -> dict[Place, float]:
+        """How long the device waits for each collective or copy, of one run of each."""
+        # What a computation waits for that goes on beside another one is as long as the other one waits: callers last.
+        inner_first = reversed(self.computations)
+        return {place: us for name in inner_first for place, us in self.timeline(name).waits.items()}
+
+    def starts(self) -> dict[Place, float]:
+        """When each operation first starts, in microseconds from the start of the program."""
+        begin, starts = {self.model.module.entry: 0.0}, {}
+        for name, kernels in self.computations.items():
+            for placed in kernels:
+                starts[placed.place] = begin[name] + self.timeline(name).starts[placed.place]
+                start = starts[placed.place]
+                for called in placed.op.calls if placed.op.opcode in CONTROL else ():
+                    begin.setdefault(called, start)
+                    # The condition of a loop is before its body.
+                    start += self.timeline(called).us if placed.op.opcode == "while" else 0.0
+        return starts
+
+    def estimate(self, placed: Placed) -> OperationTime:
+        """The time of one run of an operation, whether something else goes on beside it or not."""
+        transfer = self._beside(placed)
+        if transfer is not None and not computes(placed):
+            return transfer
+        code, clock = self.codes.get(placed.place), self.rates.cycles_per_us
+        if code is not None and code.bundles is not None and code.grid_steps is not None and clock is not None:
+            moved = placed.bytes / self.rates.memory_bandwidth * 1e6
+            busy = code.bundles * code.grid_steps / clock
+            return OperationTime(max(busy, moved), "compute" if busy > moved else "memory", "static schedule")
+        if placed.place in self.unknown:
+            return OperationTime(None)
+        cost = self.model.instruction(placed.within, placed.op)
+        compute = self._compute_us(placed, cost)
+        memory = cost.bytes / self.rates.memory_bandwidth * 1e6
+        roofline = max(compute, memory)
+        us, basis = self._by_compiler(placed, roofline)
+        side: TimeLimit = "compute" if compute > memory else "memory"
+        return OperationTime(us, "latency" if us > _UNEXPLAINED * roofline else side, basis)
+
+    def _by_compiler(self, placed: Placed, roofline: float) -> tuple[float, str]:
+        """What the compiler says an operation takes, within what its roofline makes likely; else its roofline."""
+        op, has_products = placed.op, bool(self._inner_products(placed))
+        if self.rates.cycles_per_us is None:
+            least = roofline + LAUNCH_US
+            # The table is of single products.
+            batched = any(part.batched for part in (op, *placed.parts))
+            table = min(op.sol_us or 0.0, _MOST * least) if has_products and not batched else 0.0
+            return (table, "sol") if table > least else (least, "roofline")
+        cycles = (op.estimated_cycles or 0) / self.rates.cycles_per_us
+        if cycles <= 0 or (has_products and cycles < roofline):
+            return roofline, "roofline"
+        # Of a kernel without products, libtpu's cycles are up to 4 times what the bandwidth of the memory allows; they
+        # are less for an array that is on the chip.
+        most = _MOST * roofline if has_products else roofline + LAUNCH_US
+        return (cycles, "estimated cycles") if cycles < most else (most, "roofline")
+
+    def _compute_us(self, placed: Placed, cost: Cost) -> float:
+        """The least time for an operation's FLOP, its products at the rates of their types."""
+        products = self._inner_products(placed)
+        seconds = sum(product_seconds(self.rates, product) for product in products)
+        others = max(cost.flops - sum(product.flops for product in products), 0)
+        others += cost.transcendentals * _TRANSCENDENTAL_FLOP["GPU" if self.rates.cycles_per_us is None else "TPU"]
+        peak = self.rates.peak_flops
+        return (seconds + others / (self.rates.vector_flops or peak.get("fp32", max(peak.values())))) * 1e6
+
+    def _inner_products(self, placed: Placed) -> list[Product]:
+        """The products that an operation is or holds."""
+        own = [self.products[placed.place]] if placed.place in self.products else []
+        if placed.op.opcode in CONTROL:
+            return own
+        return own + [product for name in placed.op.calls for product in self.products_in(name)]
+
+    def _products_in(self, name: str) -> list[Product]:
+        products = []
+        for op in self.model.module.computations[name].instructions:
+            products += [self.products[name, op.name]] if (name, op.name) in self.products else []
+            products += [product for called in op.calls for product in self.products_in(called)]
+        return products
+
+    def _beside(self, placed: Placed) -> OperationTime | None:
+        """The time of what an instruction starts that goes on beside others: a collective, a copy. None without."""
+        op = placed.op
+        if op.opcode in RUNNING:
+            return None
+        if op.opcode == "async-start":
+            return OperationTime(sum(self.timeline(name).us for name in op.calls), "memory", "roofline")
+        if collective := next(filter(collective_kind, (op, *placed.parts)), None):
+            if us := op.sol_us or collective.sol_us:
+                return OperationTime(us, "link", "sol")
+            group = collective.group_size or self.partitions
+            if collective is op:
+                size = moved_bytes(placed)
+            else:
+                size = bytes_of(collective.shapes) * (group if collective.opcode == "reduce-scatter" else 1)
+            return self._over_links(collective_kind(collective), size, group)
+        if op.opcode in TRANSFERS and op.opcode != "copy-start":
+            rate = self.rates.network_bandwidth if crosses_network(op) else None
+            return (
+                OperationTime(bytes_of(placed.operands) / rate * 1e6, "link", "link") if rate else OperationTime(None)
+            )
+        if op.opcode == "copy-start":
+            return OperationTime(bytes_of(placed.operands) / self.rates.memory_bandwidth * 1e6, "memory", "roofline")
+        return None
+
+    def _over_links(self, kind: str, size: int, group: int) -> OperationTime:
+        """The time of a collective between `group` devices; of a gather or scatter `size` is that of the whole array.
+
+        Chips of a TPU are in rings, on which data goes both ways; a switch joins the GPUs of a host.
+        """
+        rates = self.rates
+        if rates.link_bandwidth is None:
+            return OperationTime(None)
+        one_way = rates.link_bandwidth / 2 / rates.links
+        ring = rates.links > 1
+        shares = {"all-reduce": 2 * (group - 1) / group, "collective-permute": 1.0, "collective-broadcast": 1.0}
+        share = shares.get(kind, (group - 1) / group)
+        if kind.endswith("all-to-all") and ring:
+            share = group / 4
+        ways = 2 if ring and kind != "collective-permute" else 1
+        latency = HOP_US * max(group // 2, 1) if ring else NCCL_LAUNCH_US
+        return OperationTime(size * share / (one_way * ways) * 1e6 + latency, "link", "link")
+
+    def _busy_us(self, placed: Placed) -> float:
+        """How long the device does one instruction and nothing after it."""
+        op = placed.op
+        called = [self.timeline(name).us for name in op.calls] if op.opcode in RUNNING else []
+        if op.opcode == "while":
+            count = self.model.counts.get(placed.place)
+            return sum(called) * (1 if count is None else count)
+        if op.opcode == "conditional":
+            return max(called)
+        if op.opcode == "call":
+            return sum(called)
+        if not is_launch(placed) or (self._beside(placed) is not None and not computes(placed)):
+            return 0.0
+        return self.estimate(placed).us or 0.0
+
+    def _timeline(self, name: str) -> _Timeline:
+        instructions = self.computations[name]
+        first: dict[int, list[Span]] = collections.defaultdict(list)
+        last: dict[int, list[Span]] = collections.defaultdict(list)
+        for span in spans_of(instructions):
+            first[span.first].append(span)
+            last[span.last].append(span)
+        now = 0.0
+        free: dict[TimeLimit | None, float] = {}
+        ends: dict[Any, float] = {}
+        starts: dict[Place, float] = {}
+        waits: dict[Place, float] = {}
+        for position, placed in enumerate(instructions):
+            starts[placed.place] = now
+            for span in first[position]:
+                transfer = self._beside(placed) or OperationTime(None)
+                begin = max(now, free.get(transfer.limit, 0.0))
+                free[transfer.limit] = ends[span.identity] = begin + (transfer.us or 0.0)
+                if not computes(placed):
+                    starts[placed.place] = begin
+            now += self._busy_us(placed)
+            for span in last[position]:
+                wait = max(ends[span.identity] - now, 0.0)
+                now += wait
+                waits |= dict.fromkeys(self._carriers(instructions[span.first]), wait)
+        return _Timeline(now, starts, waits)
+
+    def _carriers(self, start: Placed) -> list[Place]:
+        """The operation that stands for what an instruction starts: itself, or what it wraps."""
+        inner = [placed for name in start.op.calls for placed in self.computations.get(name, ())]
+        return [placed.place for placed in inner if is_launch(placed)][:1] or [start.place]
