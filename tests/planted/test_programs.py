@@ -257,6 +257,37 @@ def layers(weights, x):
     return x
 """
 
+DEEP = """
+import jax
+import jax.numpy as jnp
+
+
+def feed_forward(x, weight):
+    return x + jax.nn.gelu(x @ weight) @ weight.T
+
+
+def abstract(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+layer = jax.checkpoint(feed_forward)
+
+
+def loss_fn(weights, x):
+    for weight in weights:
+        x = layer(x, weight)
+    return jnp.sum(x**2)
+
+
+def deep_step(weights, x):
+    gradients = jax.grad(loss_fn)(weights, x)
+    updated = jax.tree.map(lambda weight, gradient: weight - 1e-3 * gradient, weights, gradients)
+    return updated
+
+
+deep_step = jax.jit(deep_step, donate_argnums=0)
+"""
+
 SLICES = """
 import jax
 import jax.numpy as jnp
@@ -303,6 +334,7 @@ PROJECTS = {
         | {"write_all": "call(jax.jit(lambda *of: write_all(*of)), SQUARE, SQUARE[:, :2], jnp.zeros(128, int))"},
     ),
     "gathers": Project(GATHERS, {"layers": "call(jax.jit(layers), [of(4096, 4096)] * 4, of(8192, 4096))"}),
+    "deep": Project(DEEP, {"deep_step": "call(deep_step, [abstract(512, 2048)] * 4, abstract(16, 1024, 512))"}),
     "kernel": Project(KERNEL, {"doubled": "call(jax.jit(doubled), jax.ShapeDtypeStruct((8192, 512), jnp.float32))"}),
     "blocks": Project(
         BLOCKS,
@@ -528,6 +560,23 @@ PLANTS = [
         TPU, GPU,
     ),
     *planted(
+        "a checkpoint that is taken away", "deep", "layer = jax.checkpoint(feed_forward)", "layer = feed_forward",
+        [
+            r"\ndeep_step peak bytes.* is .*, \+[\d.,]+ % over the baseline",
+            r"f32\[16\d*,(1024,)?2048\] of \w+ in feed_forward \(deep.py\) \(\+[\d,]{11}\) at deep.py:\d+ in feed_forward",
+            r"\n  \+ \d x alive at the peak: f32\[16\d*,(1024,)?2048\] of \w+ in feed_forward \(deep.py\): deep.py:\d+ in",
+        ],
+        TPU, GPU,
+    ),
+    *planted(
+        "an output that nobody asked for", "deep", "return updated", "return updated, jnp.tanh(x)",
+        [
+            r"deep_step peak bytes.* is .*, \+[\d.]+ % over the baseline",
+            r"grew: f32\[16,1024,512\] of tanh in deep_step \(deep.py\) \(\+33,554,432\) at {line} in deep_step",
+        ],
+        TPU, GPU,
+    ),
+    *planted(
         "a mean over both slices", "slices", 'lax.pmean(x, "chip")', 'lax.pmean(x, ("slice", "chip"))',
         [
             r"cross-slice collectives @ tpu-v5e is 1 collective, \+1 over the baseline 0 collectives",
@@ -556,9 +605,11 @@ def test_a_plant_fails_and_its_line_is_named(pytester, run, target, module, old,
     ("target", "modules"),
     [
         pytest.param(
-            TPU, ["model", "sharded", "loops", "steps", "gathers", "kernel", "blocks", "slices"], marks=needs_libtpu
+            TPU,
+            ["model", "sharded", "loops", "steps", "gathers", "deep", "kernel", "blocks", "slices"],
+            marks=needs_libtpu,
         ),
-        pytest.param(GPU, ["model", "sharded", "tiles"], marks=needs_cuda_plugin),
+        pytest.param(GPU, ["model", "sharded", "deep", "tiles"], marks=needs_cuda_plugin),
     ],
 )
 def test_control_no_change_is_green_and_compiles_nothing(pytester, run, target, modules):

@@ -41,13 +41,14 @@ def _difference_lines(before: Program, after: Program) -> Iterator[str]:
     for group, prefix in _GROUPS.items():
         yield from _new_and_gone(getattr(before, group), getattr(after, group), prefix)
     if "peak bytes" in changed:
-        yield from _new_and_gone(_large_arrays(before), _large_arrays(after), "alive at the peak: ")
+        least = max(before.peak_bytes, after.peak_bytes) // 100
+        yield from _new_and_gone(_arrays(before, least), _arrays(after, least), "alive at the peak: ")
     yield from _unfused(before, after)
 
 
-def _large_arrays(program: Program) -> tuple[Operation, ...]:
-    """Those of 1 % of the peak and more."""
-    return tuple(array for array in program.at_peak if array.bytes * 100 >= program.peak_bytes)
+def _arrays(program: Program, least: int) -> tuple[Operation, ...]:
+    """The arrays of at least so many bytes that a program makes, where its memory is highest."""
+    return tuple(array for array in program.at_peak if array.role != "argument" and array.bytes >= least)
 
 
 def _change(before: float | None, after: float | None) -> str:
