@@ -399,15 +399,16 @@ def _sizes(paths: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
 
 def _at_peak(module: HloModule, everything: Iterable[Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:
     """The arrays that are alive at the peak, the largest first, equal ones by name."""
-    placed = {each.place: each for each in everything}
+    placed = {id(each.op): each for each in everything}
     lives = Liveness(module).lives(module.entry)
+    arguments = [buffer for values in lives.arguments for buffer in values]
     # Where the compiler has others than JAX, it has names for them.
-    names = paths if len(paths) == len(lives.arguments) else [buffer.op.op_name for buffer in lives.arguments]
-    path_of = dict(zip(lives.arguments, names, strict=True))
+    names = paths if len(paths) == len(arguments) else [buffer.op.op_name for buffer in arguments]
+    path_of = dict(zip(arguments, names, strict=True))
     arrays = []
     for buffer in lives.highest:
         what = shape = f"{buffer.shape.dtype}[{','.join(map(str, buffer.shape.dims))}]"
-        maker, op_name, source, role = placed[buffer.within, buffer.op.name], path_of.get(buffer, ""), None, "argument"
+        maker, op_name, source, role = placed[id(buffer.op)], path_of.get(buffer, ""), None, "argument"
         if buffer not in path_of:
             op_name, source = maker.op.op_name, maker.source
             what = f"{shape} of {[maker.op.opcode, *NAME.findall(op_name)][-1]}"
