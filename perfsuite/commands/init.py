@@ -76,14 +76,12 @@ def test_{name}_compiles_once(perf):
 
 def test_{name}_does_not_do_more_on_the_host(perf):
     perf.host_calls(one_call())
-'''
 
-_PROGRAM = """
 
 def test_{name}_does_not_become_a_worse_program(perf, perf_target):
     program = perf.program(one_call(), perf_target)
     assert not program.lost_donations, "\\n".join(map(str, program.lost_donations))
-"""
+'''
 
 _FILL_IN = """
 
@@ -149,8 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
         needed = _arguments(function)
         unknown = [str(each) for each in needed if each.value is UNKNOWN]
         carry, problem = (0, "") if unknown else _carried(function, needed)
-    jitted = hasattr(function, "lower")
-    text = _test(module, name, file.as_posix(), needed, carry, jitted)
+    text = _test(module, name, file.as_posix(), needed, carry)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -159,7 +156,6 @@ def run(arguments: argparse.Namespace) -> int:
     steps = {
         f"write the arguments of {name} into {file}: {'; '.join(unknown)}": unknown,
         f"correct the arguments of {name} in {file}: with them it raises {problem}": problem,
-        f"{name} is not jitted: name the jitted function for a test of its program": not jitted,
         f"add to pytest's settings: pythonpath = {folder}": folder,
         f"install the compilers of perf_targets, here and in CI: {install(*extras)}": extras,
         f"pytest --perf-save {file}": True,
@@ -270,8 +266,7 @@ def _carried(function: Callable, needed: list[Argument]) -> tuple[int, str]:
     return carry, ""
 
 
-def _test(module: str, name: str, file: str, needed: list[Argument], carry: int, jitted: bool) -> str:
-    """The text of the file: three tests, or two where the function is not jitted."""
+def _test(module: str, name: str, file: str, needed: list[Argument], carry: int) -> str:
     source = "".join(f"        {each.keyword and f'{each.keyword}='}{each.source},  # {each}\n" for each in needed)
     imports = (("import jax\n", "jax.random"), ("import jax.numpy as jnp\n", "jnp.zeros"))
     imported = "".join(line for line, used in imports if used in source)
@@ -280,7 +275,7 @@ def _test(module: str, name: str, file: str, needed: list[Argument], carry: int,
     owner, dot, method = name.partition(".")
     # Pytest would take an imported test_step for a test.
     alias = f"the_{owner}" if owner in _TAKEN or owner.lower().startswith("test") else owner
-    text = _TEMPLATE + (_PROGRAM if jitted else "") + (_FILL_IN if unknown else "")
+    text = _TEMPLATE + (_FILL_IN if unknown else "")
     return text.format(
         module=module,
         function=name,
