@@ -143,6 +143,13 @@ def test_a_size_within_its_tolerance_is_no_improvement():
     assert against(metric(989, "size"), recorded).verdict == Verdict.IMPROVED
 
 
+def test_a_lower_bound_is_no_improvement_and_fails_where_it_is_worse():
+    def verdict(value):
+        return against(metric(value, "size", at_least=("while at m.py:2",)), entry(1000, "size")).verdict
+
+    assert [verdict(value) for value in (500, 1000, 1011)] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
+
+
 @pytest.mark.parametrize(
     ("value", "verdict"), [(49.9, Verdict.FAIL), (50.0, Verdict.PASS), (200.0, Verdict.PASS), (200.1, Verdict.IMPROVED)]
 )

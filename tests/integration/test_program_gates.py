@@ -106,6 +106,15 @@ def test_metrics_of_the_same_function_and_of_two_devices_stand_side_by_side(run)
     )
 
 
+def test_what_was_known_of_a_program_is_not_missing_once_all_of_it_is_known(project, run):
+    made = "perf.program(call(jax.jit(lambda x: jnp.linalg.{}(x)[0]), X), perf_target)"
+    run(made.format("eigh"), "--perf-save").assert_outcomes(passed=1)
+    result = run(made.format("qr"), "--perf-report=report")
+    rows = json.loads((project.path / "report/report.json").read_text())["tests"][0]["results"]
+    verdicts = {row["title"]: row["verdict"] for row in rows}
+    assert {verdict for title, verdict in verdicts.items() if " known " in title} == {"not comparable"}, result.stdout
+
+
 def unavailable(platform):
     raise TargetUnavailable('libtpu is not installed: pip install "perfsuite[tpu]"')
 

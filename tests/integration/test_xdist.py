@@ -106,6 +106,23 @@ def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(projec
     ]
 
 
+def test_a_damaged_file_is_the_error_of_the_tests_that_need_it(project):
+    project.makepyfile(
+        """
+        def test_count(perf):
+            perf.record("calls", 7, unit="calls", kind="count")
+
+        def test_plain():
+            pass
+        """
+    )
+    (project.path / "baselines").mkdir(exist_ok=True)
+    (project.path / "baselines/cpu.json").write_text("{")
+    result = project.runpytest_subprocess("--perf", "-n1")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*BaselineError: *cpu.json:1: *"])
+
+
 def test_a_test_that_asks_for_a_quiet_machine_waits_for_it_and_another_in_its_class_need_not(project):
     project.makepyfile(
         """

@@ -117,6 +117,9 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     cycles: list[collections.Counter[str]] = []
     compiled: list[Compiles] = []
     outputs: _Outputs = []
+    last = steps // 3
+    lines: list[str] = []
+    waiting: list[str] = []
 
     def note(output: Any) -> None:
         line = callsite.location(sys._getframe(1))
@@ -128,8 +131,8 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
                 jax.block_until_ready(subject.run())
             call.take_over(subject)  # or the state of the first step would live to the end
             before = _sizes(_alive(strangers))
-            if step == WARM_STEPS + steps - 1:
-                waiting = [
+            if step >= WARM_STEPS + steps - last:
+                lines = [
                     f"{kind}: {size:,} bytes a step wait in a cycle for Python's collector"
                     f"{_origin(kind, strangers, subject, outputs)}"
                     for kind, size in max(cycles[-2:], key=collections.Counter.total).most_common(NAMED)
@@ -139,7 +142,7 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
                 samples.append(_alive(strangers))
                 cycles.append(before - _sizes(samples[-1]))
                 compiled.append(watch)
-    last = steps // 3
+                waiting = lines if cycles[-1] else waiting
     cyclic_bytes = _in_each([cycle.total() for cycle in cycles[-last:]])
     watched = [_programs(watch) for watch in compiled[-last:]]
     programs = _in_each([len(places) for places in watched])

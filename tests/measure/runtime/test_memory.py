@@ -127,6 +127,22 @@ def test_arrays_that_wait_in_cycles_do_not_leak_and_have_their_bytes_and_their_h
     assert not cyclic or f"test_memory.py:{step.__code__.co_firstlineno + 1}, held by a list of" in found.grown[0]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_cycle_of_every_second_step_has_its_line_whichever_step_is_the_last(first):
+    numbers = itertools.count(first)
+
+    def step(state):
+        state, loss = forward(state)
+        cycle = [loss]
+        if next(numbers) % 2:
+            cycle.append(cycle)
+        return state
+
+    found = memory_of(call(step, jnp.zeros(8), carry=1), steps=STEPS)
+    assert found.cyclic_bytes == 2
+    assert f"test_memory.py:{step.__code__.co_firstlineno + 1}" in found.in_words()
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_step_that_compiles_each_time_has_its_programs_named(padded):
     total = jax.jit(lambda x: jnp.sin(x).sum())
