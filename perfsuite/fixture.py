@@ -31,6 +31,7 @@ else:  # type checkers, editors and the reference see all methods; a test import
     from perfsuite.instruments.first_call import FirstCallInstrument
     from perfsuite.instruments.host import HostInstrument
     from perfsuite.instruments.imports import ImportsInstrument
+    from perfsuite.instruments.instructions import InstructionsInstrument
     from perfsuite.instruments.memory import MemoryInstrument
     from perfsuite.instruments.program import ProgramInstrument
     from perfsuite.instruments.record import RecordInstrument
@@ -47,6 +48,7 @@ else:  # type checkers, editors and the reference see all methods; a test import
         FirstCallInstrument,
         HostInstrument,
         ImportsInstrument,
+        InstructionsInstrument,
         MemoryInstrument,
         ProgramInstrument,
         RecordInstrument,

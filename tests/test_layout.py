@@ -24,7 +24,7 @@ _COMPILES = (*_PRIVATE, "measure/compiles")
 _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
 _TIMING = (*_COMPILES, *_FIRST_CALL, "measure/runtime", "measure/timing")
 _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/imports")
+_MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/imports", "measure/instructions")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "git", "session")
 _REPORT = (*_SESSION, "history", "against", "report")
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,
     "measure/trace": _TIMING,
+    "measure/instructions": _FIRST_CALL,
     "measure/hlo": ("measure",),
     "measure/targets": (*_PRIVATE, "measure/hlo"),
     "measure/program": _PROGRAM,

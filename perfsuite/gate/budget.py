@@ -86,6 +86,8 @@ class Budget:
     """`perf.program`: device memory that the compiled program needs at its peak, bytes."""
     estimated_us: float | None = None
     """`perf.program`: estimated time of one run of the compiled program, microseconds."""
+    instructions: float | None = None
+    """`perf.instructions`: instructions that one warm call executes, of all threads."""
     # Written by .ci/instruments.py: end
 
     def __post_init__(self):

@@ -8,11 +8,12 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.measure.metric import ESTIMATED, MODULES, OF_PYTHON, Kind
+from perfsuite.measure.installed import valgrind_version
+from perfsuite.measure.metric import ESTIMATED, INSTRUCTIONS, MODULES, OF_PYTHON, Kind
 
 # In the order in which a machine is described.
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
@@ -38,6 +39,15 @@ OTHER_PROCESSOR = 2.0
 """How many times as large a sampled ratio of the same code may be on another processor. Of those of `tests/perf`, saved
 on an Intel Xeon and taken again on an AMD EPYC, that of `nnx.cached_partial` over a step of lists rose the most, from
 2.54 to 4.18, and to 5.02 on another occasion (2 cores each, jax 0.10.2)."""
+
+
+OF_INSTRUCTIONS: Mapping[str, Callable[[], str | None]] = {
+    "compiler": platform.python_compiler,
+    "glibc": lambda: platform.libc_ver()[1] or None,
+    "valgrind": valgrind_version,
+}
+"""What instructions depend on beside packages: the compiler of Python, the C library, and Valgrind, which emulates the
+processor. They stand among the packages of such a metric's environment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +136,9 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     """Why a metric from `then` cannot be compared with one from `now`; None where it can.
 
     Counts and sizes belong to the program and can always be compared, except counts of Python's calls and what is
-    imported (`OF_PYTHON`), which change with Python's minor version, and except times that a compiler estimates, which
-    need the same compiler. A ratio needs the same device kind and as
+    imported (`OF_PYTHON`), which change with Python's minor version; instructions, which change with the build of Python
+    too (`OF_INSTRUCTIONS`); and times that a compiler estimates, which need the same compiler. A ratio needs the same
+    device kind and as
     many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of kind info are never
     gated, so the question does not arise and the answer is None. A library upgrade makes nothing incomparable: finding
     what it costs is what baselines are for.
@@ -143,8 +154,13 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
         return f"the compiler that estimates differs ({'; '.join(versions)})" if changed else None
     if counted:
         was, is_now = _minor(then.python), _minor(now.python)
-        what = "imports were counted" if unit == MODULES else "calls were counted"
-        return None if was == is_now else f"{what} under Python {was}, this is Python {is_now}"
+        what = {MODULES: "imports", INSTRUCTIONS: "instructions"}.get(unit, "calls")
+        if was != is_now:
+            return f"{what} were counted under Python {was}, this is Python {is_now}"
+        here = dict(now.packages)
+        changes = [(name, was, here.get(name, was)) for name, was in then.packages if name in OF_INSTRUCTIONS]
+        differ = [f"{name} differs ({was}, now {is_now})" for name, was, is_now in changes if was != is_now]
+        return "; ".join(differ) or None
     was_all, is_all = then.fingerprint(), now.fingerprint()
     words = ["device kind", "process count"] if kind == "ratio" else list(was_all)
     changed = [word for word in words if was_all[word] != is_all[word]]
@@ -276,7 +292,9 @@ def normal_flags(flags: str) -> str:
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed package, or None. Imports nothing."""
+    """The version of an installed package, or of what is in `OF_INSTRUCTIONS`, or None. Imports nothing."""
+    if package in OF_INSTRUCTIONS:
+        return OF_INSTRUCTIONS[package]()
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

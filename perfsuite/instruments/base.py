@@ -55,6 +55,7 @@ METHODS = {
     "program": "program:ProgramInstrument",
     "trace": "trace:TraceInstrument",
     "record": "record:RecordInstrument",
+    "instructions": "instructions:InstructionsInstrument",
     # Written by .ci/instruments.py: end
 }
 """The methods of `perf`, each with the module in this package and the class that has it. The docs have their order."""

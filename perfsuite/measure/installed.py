@@ -1,10 +1,13 @@
-"""Where this perfsuite was installed from, for commands that install more of it.
+"""Where this perfsuite was installed from, for commands that install more of it; and whether Valgrind is installed.
 
 The name is not on PyPI. So a command names the folder, the file or the repository that pip or uv recorded (PEP 610).
 """
 
+import functools
 import importlib.metadata
 import json
+import shutil
+import subprocess
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +35,15 @@ def installed_file(package: str, name: str) -> Path | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     return next((Path(str(file.locate())) for file in files if file.name == name), None)
+
+
+@functools.cache
+def valgrind_version() -> str | None:
+    """The version of Valgrind; None where it is not installed."""
+    if shutil.which("valgrind") is None:
+        return None
+    ended = subprocess.run(["valgrind", "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return ended.stdout.strip().removeprefix("valgrind-") or None
 
 
 def _origin() -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # The units of counts and sizes that gates and reports treat in a way of their own.
 
 HOST_CALLS = "calls"
+INSTRUCTIONS = "instructions"
 MISSES = "misses"
 """Calls that missed `jax.jit`'s C++ fast path."""
 
@@ -29,7 +30,7 @@ EQUATIONS = "equations"
 MODULES = "modules"
 BACKENDS = "backends"
 
-OF_PYTHON = (HOST_CALLS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
+OF_PYTHON = (HOST_CALLS, INSTRUCTIONS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
 """Counts that change with Python's minor version."""
 
 ESTIMATED = "us, estimated"

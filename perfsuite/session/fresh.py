@@ -11,6 +11,7 @@ the mode, and `RerunHooks` choose the test and write the answer.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import from_json, from_plain, plain
+from perfsuite.measure.words import plural
 from perfsuite.options import options_in_child
 from perfsuite.processes import LAUNCH, TASK, Launch, Task, running
 from perfsuite.session.modes import MOMENT, Answer, Elsewhere, Mode, Pair
@@ -49,6 +51,9 @@ STARTING_SECONDS = 60.0
 SLACK = 2.0
 """How many times as long as the session took so far a fresh process may take."""
 
+SLOWER_UNDER_VALGRIND = 50.0
+"""How many times as long a process under Valgrind may take."""
+
 _REQUEST, _ANSWER, _OUTPUT = "request.json", "answer.json", "output.txt"
 _LAST_WORDS = 300
 """Characters of what a process wrote last, where that is all that is known of its end."""
@@ -66,6 +71,9 @@ class Request:
 
     With `process`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
     `given` is for it, and `process` is the number of the process (`like_another`).
+
+    With `under_valgrind`, the ids of tests of one file, Valgrind runs the process, and it hands over what each of them
+    counts.
     """
 
     test: str
@@ -76,6 +84,7 @@ class Request:
     cache: str | None = None
     process: int | None = None
     given: dict[str, str] = dataclasses.field(default_factory=dict)
+    under_valgrind: list[str] = dataclasses.field(default_factory=list)
 
 
 # The session that asks.
@@ -94,7 +103,10 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
         if in_worker:
             raise Deferred("a ratio or a time over its limit, which a fresh process confirms")
         folder = None if cache is None else str(cache)
-        return measure_again(item.config, Request(item.nodeid, argument_of(item), cache=folder, **asked))
+        argument = str(item.path) if len(asked.get("under_valgrind", ())) > 1 else argument_of(item)
+        return measure_again(item.config, Request(item.nodeid, argument, cache=folder, **asked))
+
+    counts = _Counts(ask)
 
     def compare(pair: Pair, limits: "Limits") -> "Compared":
         from perfsuite.gate.limits import Compared  # see the top
@@ -114,6 +126,8 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
             return ask(item, doubtful=list(titles))
 
     def elsewhere(asked: Elsewhere) -> list[Any]:
+        if asked.under_valgrind:
+            return [counts.of(asked)]
         values = []
         for number in range(asked.processes):
             which = f"fresh process {number + 1} of {asked.processes}"
@@ -125,6 +139,45 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
         return values
 
     return Mode(compare, gates=True, measure_again=all_again, elsewhere=elsewhere)
+
+
+class _Counts:
+    """What processes under Valgrind counted, by test and by metric. `ask` starts one."""
+
+    def __init__(self, ask: Callable[..., Answer]):
+        self._ask = ask
+        self._counts: dict[str, dict[str, Any]] = {}
+
+    def of(self, asked: Elsewhere) -> Any:
+        """What the test counted. Raises `MeasurementError` where its process came to no such metric."""
+        test, failure = asked.item.nodeid, ""
+        if asked.metric not in self._counts.get(test, {}):
+            # Where one process for several tests did not come to it, another for this test alone says why.
+            tests = [test] if test in self._counts else self._tests_from(asked.item)
+            self._counts.update({each: {} for each in tests})
+            which = plural(len(tests), "test")
+            with progress.waiting(f"{asked.item.name}: counting instructions under Valgrind, {which}"):
+                answer = self._ask(asked.item, metric=asked.metric, process=0, under_valgrind=tests)
+            self._counts.update(answer.values or {})
+            failure = answer.failure or "the test did not come to it there"
+        if failure and asked.metric not in self._counts[test]:
+            raise MeasurementError(f"perf.{asked.metric}: the process under Valgrind handed nothing over: {failure}")
+        return self._counts[test][asked.metric]
+
+    def _tests_from(self, item: pytest.Item) -> list[str]:
+        """A test, and the later ones of its file that name `instructions`: one start is for all."""
+        items = item.session.items[item.session.items.index(item) + 1 :]
+        alike = (each for each in items if each.path == item.path and each.nodeid not in self._counts)
+        return [item.nodeid, *(each.nodeid for each in alike if _names_instructions(each))]
+
+
+def _names_instructions(item: pytest.Item) -> bool:
+    """Whether the body of a test has `perf.instructions`, or an argument of that name."""
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    if code is None:
+        return False
+    keywords = itertools.chain.from_iterable(each for each in code.co_consts if isinstance(each, tuple))
+    return "instructions" in {*code.co_names, *keywords}
 
 
 def measure_again(config: pytest.Config, request: Request) -> Answer:
@@ -139,15 +192,18 @@ def measure_again(config: pytest.Config, request: Request) -> Answer:
             environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **launch.environment}
             if request.process is not None:
                 environment |= environment_of_another(request.process, folder)
-            process = running(
-                command(config, folder),
-                directory=launch.directory,
-                environment=environment,
-                output=folder / _OUTPUT,
-            )
-            with process as ended:
-                sampling = len(request.doubtful) * config.option.perf_seconds
-                status = ended(allowed_seconds(launch, sampling))
+            line = command(config, folder)
+            seconds = allowed_seconds(launch, len(request.doubtful) * config.option.perf_seconds)
+            one_processor: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if request.under_valgrind:
+                from perfsuite.measure import instructions  # few tests count them
+
+                line, one_processor = instructions.under_valgrind(folder) + line, instructions.on_one_processor()
+                environment["GLIBC_TUNABLES"] = instructions.MALLOC
+                seconds *= SLOWER_UNDER_VALGRIND
+            process = running(line, directory=launch.directory, environment=environment, output=folder / _OUTPUT)
+            with one_processor, process as ended:
+                status = ended(seconds)
             return _handed_over(folder, status)
     except OSError as error:
         return Answer(failure=f"it could not be started ({error})")
@@ -298,9 +354,16 @@ def rerunning(folder: Path, request: Request) -> Mode:
         answer(folder, Answer(comparison.metrics(pair.name)))
         pytest.skip("the comparison was handed over")
 
-    def elsewhere(asked: Elsewhere) -> None:
+    counts: dict[str, dict[str, Any]] = {}
+
+    def elsewhere(asked: Elsewhere) -> list[Any] | None:
+        if request.under_valgrind and asked.under_valgrind:
+            values = asked.here({"folder": str(folder)})
+            counts.setdefault(asked.item.nodeid, {})[asked.metric] = values
+            answer(folder, Answer(values=counts))
+            return [values]
         if request.process is None or request.metric != asked.metric:
-            return
+            return None
         other = folder / "elsewhere"
         other.mkdir()
         with like_another(request.process, other):
@@ -329,7 +392,7 @@ class RerunHooks:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]):
         named = {item.nodeid: item for item in reversed(items)}
         result = yield
-        items[:] = [named[self.request.test]] if self.request.test in named else []
+        items[:] = [named[test] for test in self.request.under_valgrind or [self.request.test] if test in named]
         self.found = self.request.test in named
         return result
 

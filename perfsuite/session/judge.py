@@ -19,6 +19,7 @@ from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, baseline_files, check_writable, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import (
+    OF_INSTRUCTIONS,
     Environment,
     device_slug,
     incomparable,
@@ -30,7 +31,7 @@ from perfsuite.gate.environment import (
 )
 from perfsuite.gate.verdict import Evidence, Reach, Result, Verdict, judge_absent
 from perfsuite.measure.compiler_stderr import compilers_silenced
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import INSTRUCTIONS, Metric
 from perfsuite.measure.words import printable
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.session.records import TestRecord
@@ -339,7 +340,9 @@ class Judge:
             # What was measured comes last, and takes the place of what was compiled under the same id.
             for metric in sorted(metrics, key=lambda metric: metric.target is None):
                 provenance: baseline.Provenance = "compiled" if metric.target else "measured"
-                environment = with_packages(self.environment_of(metric.target), packages_of(metric.detail or ()))
+                packages = packages_of(metric.detail or ())
+                packages += OF_INSTRUCTIONS if metric.unit == INSTRUCTIONS else ()
+                environment = with_packages(self.environment_of(metric.target), packages)
                 entries[metric.id] = baseline.entry_of(metric, environment, provenance)
         return {test: entries for test, entries in new.items() if entries}
 

@@ -54,7 +54,8 @@ class Pair:
 class Elsewhere:
     """`here(given)`, to be run at one place of the test `item` in fresh processes, each like one on another machine.
 
-    It returns plain values. `metric` is the id of what the instrument measures.
+    It returns plain values. `metric` is the id of what the instrument measures. `under_valgrind` asks for one process,
+    which Valgrind runs, and which has the tests of the file that count instructions too.
     """
 
     item: pytest.Item
@@ -62,6 +63,7 @@ class Elsewhere:
     here: Callable[[Mapping[str, str]], Any]
     processes: int
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    under_valgrind: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
