@@ -12,6 +12,7 @@ import jax
 import pytest
 from support.libtpu_needed import UNAVAILABLE, needs_libtpu
 from support.markdown_blocks import DOCS, ROOT, anchors, blocks, difference, links, pages
+from support.valgrind_needed import UNAVAILABLE as NO_INSTRUCTIONS
 
 import perfsuite
 import perfsuite.plugin
@@ -30,6 +31,7 @@ ALL = sorted(DOCS.rglob("*.md"))
 GATE_FAILED = DOCS / "a_gate_failed.md"
 PALLAS = DOCS / "instruments" / "pallas.md"
 WITHOUT_LIBTPU = {PALLAS, DOCS / "instruments" / "slices.md"} if UNAVAILABLE else set()
+WITHOUT_VALGRIND = {DOCS / "instruments" / "instructions.md"} if NO_INSTRUCTIONS else set()
 IN_A_TEST_OF_THEIR_OWN = {DOCS / "first_gate.md", DOCS / "tutorial.md", GATE_FAILED}
 
 
@@ -42,7 +44,7 @@ def python_of(page: Path) -> str:
     return "\n\n".join(block.text for block in blocks(read(page)) if block.language == "python" and not block.file)
 
 
-LEFT_OUT = IN_A_TEST_OF_THEIR_OWN | WITHOUT_CHEX | WITHOUT_LIBTPU
+LEFT_OUT = IN_A_TEST_OF_THEIR_OWN | WITHOUT_CHEX | WITHOUT_LIBTPU | WITHOUT_VALGRIND
 MODULES = {page: code for page in ALL if page not in LEFT_OUT and (code := python_of(page))}
 PERF_TESTS = {page: code for page, code in MODULES.items() if "def test_" in code}
 SCRIPTS = {page: code for page, code in MODULES.items() if page not in PERF_TESTS}

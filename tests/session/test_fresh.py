@@ -392,6 +392,47 @@ def test_a_process_for_another_metric_starts_no_others(tmp_path, request, asks):
     assert not list(tmp_path.iterdir())
 
 
+# Instructions, which a process under Valgrind counts for several tests of a file.
+
+
+COUNTING = """
+def test_first(perf): perf.instructions
+def test_other(perf): perf.host_calls
+def test_second(perf): perf.first_call(instructions=True)
+def test_third(perf): perf.instructions
+"""
+
+
+def test_the_later_tests_of_a_file_that_count_share_a_process_and_one_that_lacks_is_asked_for_again(
+    processes, pytester
+):
+    first, _, second, third = pytester.getitems(COUNTING)
+    asked = lambda item: [Elsewhere(item, "instructions", lambda given: None, 1, under_valgrind=True)]
+    for item in (first, second, third):
+        item.session.items = [first, _, second, third]
+    counts = {test.nodeid: {"instructions": place} for place, test in enumerate((first, second))}
+    requests = processes(Answer(values=counts), Answer(failure="it ended with SIGKILL"))
+    mode = gating()
+    assert [mode.elsewhere(*asked(item)) for item in (first, second)] == [[0], [1]]
+    with pytest.raises(MeasurementError, match=r"under Valgrind handed nothing over: it ended with SIGKILL$"):
+        mode.elsewhere(*asked(third))
+    assert [request.under_valgrind for request in requests] == [
+        [first.nodeid, second.nodeid, third.nodeid],
+        [third.nodeid],
+    ]
+    assert requests[0].argument == str(first.path)
+
+
+def test_a_process_under_valgrind_hands_over_all_that_its_tests_count_and_goes_on(tmp_path, request):
+    mode = rerunning(tmp_path, Request("t", "t", "instructions", process=0, under_valgrind=["t"]))
+    for metric in ("instructions", "instructions #2"):
+        here = lambda given: given["folder"]
+        assert mode.elsewhere(Elsewhere(request.node, metric, here, 1, under_valgrind=True)) == [str(tmp_path)]
+    test = request.node.nodeid
+    assert handed(tmp_path).values == {test: {"instructions": str(tmp_path), "instructions #2": str(tmp_path)}}
+    assert asked_elsewhere(mode, request.node) is None
+
+
 @pytest.mark.parametrize("need", ["processes", "quiet"])
 def test_a_worker_of_xdist_leaves_what_it_cannot_measure_to_the_main_process(need):
     worker = SimpleNamespace(in_worker=True, group=None)

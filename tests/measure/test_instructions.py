@@ -1,0 +1,113 @@
+"""What Callgrind writes, and what comes of it. `tests/planted/test_instructions.py` counts for real."""
+
+import sys
+
+import pytest
+
+from perfsuite.measure import instructions
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.first_call.watch import UserLine
+
+DUMP = """\
+positions: line
+events: Ir
+summary: 58
+
+ob=/usr/lib/libc.so.6
+fl=malloc.c
+fn=malloc@@GLIBC_2.2.5
+0 7
+cob=/x/jaxlib/libjax_common.so
+cfn=jax::PjitFunction::Call(int, std::vector<int> const&)
+calls=3 0
+0 1000
+0 5
+
+ob=/x/jaxlib/libjax_common.so
+fl=???
+fn=jax::(anonymous namespace)::PjitFunction::Call(int, std::vector<int> const&)'2
+0 20
+fn=void absl::Hash<int>::operator()(int) const
+0 11
+fn=0x00000000004a2b0
+0 8
+
+ob=???
+fn=???
+0 9
+totals: 60
+"""
+
+
+@pytest.fixture
+def counts():
+    return instructions._Counts(DUMP)
+
+
+def test_what_a_function_costs_itself_is_counted_under_a_short_name(counts):
+    assert counts.total == 60
+    assert counts.by_function() == {
+        "libc.so.6:malloc": 12,
+        "libjax_common.so:jax::PjitFunction::Call": 20,
+        "libjax_common.so:absl::Hash": 11,
+        "libjax_common.so:others": 8,
+        "compiled code:others": 9,
+    }
+
+
+def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(counts, monkeypatch):
+    monkeypatch.setattr(instructions, "_NAMED", 0.2)
+    lines = [UserLine("/x/step.py", "step", 4), UserLine("/x/step.py", "step", 7), None]
+    parts, places = instructions._parts_of(lines, [counts, counts, counts])
+    assert parts["libjax_common.so:jax::PjitFunction::Call in step.py:step"] == 40
+    assert parts["libjax_common.so:others in step.py:step"] == 2 * (11 + 8), "too small to be named"
+    assert parts["compiled code:others"] == 9
+    assert sum(parts.values()) == 3 * 60
+    assert places["compiled code:others in step.py:step"].endswith("step.py:4")
+
+
+def test_windows_are_those_of_the_users_lines():
+    class Callgrind:
+        def dump(self):
+            pass
+
+        zero = dump
+
+    lines = instructions._Lines(Callgrind())
+    scope: dict = {}
+    exec(compile("def inner(x):\n    return x\n\ndef outer(x):\n    y = inner(x)\n    return sorted([y])\n", "/x/step.py", "exec"), scope)  # fmt: skip
+    before = sys.gettrace()
+    sys.settrace(lines.trace)
+    try:
+        scope["outer"](1)
+    finally:
+        sys.settrace(before)
+    assert [line and (line.function, line.line) for line in lines.lines] == [
+        None,
+        ("outer", 5),
+        ("inner", 2),
+        ("outer", 5),
+        ("outer", 6),
+    ]
+
+
+def test_a_process_without_valgrind_does_not_count(tmp_path):
+    if instructions.why_no_instructions():
+        pytest.skip(instructions.why_no_instructions())
+    with pytest.raises(MeasurementError, match="does not run under Valgrind"):
+        instructions._Callgrind(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "version", "why"),
+    [
+        ("Linux", "x86_64", "3.19.0", ""),
+        ("Linux", "x86_64", None, "perf.instructions needs Valgrind: apt-get install valgrind"),
+        ("Darwin", "arm64", None, "perf.instructions counts on x86-64 Linux, this is Darwin on arm64"),
+    ],
+)
+def test_where_nothing_can_count_the_test_is_skipped_with_what_to_do(monkeypatch, system, machine, version, why):  # fmt: skip
+    monkeypatch.setattr(instructions.platform, "system", lambda: system)
+    monkeypatch.setattr(instructions.platform, "machine", lambda: machine)
+    monkeypatch.setattr(instructions, "valgrind_version", lambda: version)
+    assert instructions.why_no_instructions() == why
