@@ -1,5 +1,6 @@
 """`perf.first_call`: what a function costs before it first runs, in counts."""
 
+import dataclasses
 import functools
 
 from perfsuite.gate.budget import Budget
@@ -11,6 +12,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import COUNTED, SUFFIXES, FirstCall, first_call
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS
+from perfsuite.session.recorder import Measured
 
 FIRST_CALL = declare(
     "perf.first_call",
@@ -31,14 +33,21 @@ FIRST_CALL = declare(
 
 class FirstCallInstrument(Instrument):
     def first_call(
-        self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None, compiles: bool = True
+        self,
+        call: Call,
+        *,
+        budget: Budget = NO_BUDGET,
+        name: str | None = None,
+        compiles: bool = True,
+        instructions: bool = False,
     ) -> FirstCall:
         """Count what it takes to trace and lower a call, whatever was traced before.
 
         Python and C calls while tracing and while lowering, functions traced, equations, bytes of StableHLO, constants
         in the program and their bytes, FLOP that depend on no argument and the bytes of their results. `Budget` has a
         field for each. The seconds of each stage are recorded beside them; `compiles=False` leaves out those of the
-        compiler.
+        compiler. `instructions=True` counts the instructions of each stage, the compiler's too, under Valgrind as
+        `perf.instructions` does: `.instructions`.
         """
         __tracebackhide__ = True
         limits = self._begin(FIRST_CALL, budget)
@@ -51,9 +60,30 @@ class FirstCallInstrument(Instrument):
             self._recorder.add(metric, evidence=Evidence(cause=to_do(field)))
         for metric in measured.metrics(counted.seconds(measured.name)):
             self._recorder.add(metric)
+        if instructions:
+            counted = dataclasses.replace(counted, instructions=self._instructions(call, measured))
         for field, limit in limits.items():
             self._recorder.check_budget(counts[field], limit, functools.partial(costliest, counted, field))
         return counted
+
+    def _instructions(self, call: Call, measured: Measured) -> dict[str, int]:
+        """Record the instructions of each stage."""
+        __tracebackhide__ = True
+        # Few tests count them.
+        from perfsuite.instruments.instructions import counted_under_valgrind
+        from perfsuite.measure.instructions import Instructions, stage_instructions
+
+        stages = counted_under_valgrind(
+            self._session,
+            self._item,
+            measured.id,
+            dict[str, Instructions],
+            lambda folder: stage_instructions(call, folder),
+        )
+        for stage, counted in (stages or {}).items():
+            for metric in measured.metrics(counted.metrics(f"{measured.name} {stage}")):
+                self._recorder.add(metric)
+        return {stage: counted.total for stage, counted in (stages or {}).items()}
 
     def _fail(self, counts: dict[str, Metric], limits: dict[str, float]) -> bool:
         """Whether a metric is going to fail, against its baseline or a budget."""

@@ -1,14 +1,20 @@
 """`perf.instructions`: the instructions that one warm call executes, native code included, under Valgrind."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.instructions import Instructions, count_instructions, why_no_instructions
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.session.modes import Elsewhere
+from perfsuite.session.session import PerfSession
+
+T = TypeVar("T")
 
 INSTRUCTIONS = declare(
     "perf.instructions",
@@ -16,6 +22,21 @@ INSTRUCTIONS = declare(
     needs=("processes", "alone"),
 )
 _SHOWN = 5
+
+
+def counted_under_valgrind(
+    session: PerfSession, item: pytest.Item, metric: str, kind: type[T], count: Callable[[Path], T]
+) -> T | None:
+    """What `count(folder)` returns in a process under Valgrind, of a type `kind`; None where the session starts none.
+
+    `metric` is the id of what is counted. Ends the test where this machine cannot count, and raises `MeasurementError`.
+    """
+    __tracebackhide__ = True
+    if reason := why_no_instructions():
+        session.unavailable(reason)
+    asked = Elsewhere(item, metric, lambda given: plain(count(Path(given["folder"]))), processes=1, under_valgrind=True)
+    values = session.mode.elsewhere(asked)
+    return None if values is None else from_plain(kind, values[0])
 
 
 class InstructionsInstrument(Instrument):
@@ -28,23 +49,12 @@ class InstructionsInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(INSTRUCTIONS, budget)
         checked(call, "perf.instructions")
-        if reason := why_no_instructions():
-            self._session.unavailable(reason)
         measured = self._recorder.measured("instructions", call.label, " instructions", name=name)
-        asked = Elsewhere(
-            self._item,
-            measured.id,
-            lambda given: plain(count_instructions(call, Path(given["folder"]))),
-            processes=1,
-            under_valgrind=True,
+        counted = counted_under_valgrind(
+            self._session, self._item, measured.id, Instructions, lambda folder: count_instructions(call, folder)
         )
-        values = self._session.mode.elsewhere(asked)
-        if values is None:
+        if counted is None:
             return Instructions(call.label, 0, {})
-        try:
-            counted = from_plain(Instructions, values[0])
-        except ValueError as error:
-            raise MeasurementError(f"perf.instructions: what was handed over cannot be read ({error})") from None
         (metric,) = measured.metrics(counted.metrics(measured.name))
         self._record(metric, limits.get("instructions"), lambda: _largest(counted))
         return counted

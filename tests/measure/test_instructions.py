@@ -58,7 +58,7 @@ def test_what_a_function_costs_itself_is_counted_under_a_short_name(counts):
 def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(counts, monkeypatch):
     monkeypatch.setattr(instructions, "_NAMED", 0.2)
     lines = [UserLine("/x/step.py", "step", 4), UserLine("/x/step.py", "step", 7), None]
-    parts, places = instructions._parts_of(lines, [counts, counts, counts])
+    parts, places = instructions._parts_of(lines, [counts.by_function()] * 3)
     assert parts["libjax_common.so:jax::PjitFunction::Call in step.py:step"] == 40
     assert parts["libjax_common.so:others in step.py:step"] == 2 * (11 + 8), "too small to be named"
     assert parts["compiled code:others"] == 9

@@ -130,6 +130,7 @@ class FirstCall:
     the user's line and by primitive, as `folded_flops_by_line` has FLOP and `folded_bytes_by_line` bytes,
     `traces_by_function` the traces by name, file and line of the function. `trace_seconds` and `lowering_seconds` are
     those of the run that was not counted; `compile_seconds` is None where nothing was compiled.
+    `instructions` are those of each stage ("trace", "lower", "compile"), where they are counted.
     """
 
     label: str
@@ -150,6 +151,7 @@ class FirstCall:
     trace_seconds: float
     lowering_seconds: float
     compile_seconds: float | None
+    instructions: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def constant_bytes(self) -> int:
@@ -211,7 +213,7 @@ def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
     __tracebackhide__ = True
     refuse_deleted(call, f"perf.first_call({call.label}): ")
     with borrowed(call) as subject, telling_nobody(), progress.waiting(f"the first call of {call.label}"):
-        once = _lowering(subject) or _running(subject)
+        once = first_run(subject)
         with apart(), stage_seconds() as seconds:
             lowered = once()
             if isinstance(lowered, jax.stages.Lowered) and compiles:
@@ -251,25 +253,18 @@ def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
     )
 
 
-def _lowering(call: Call) -> Callable[[], Any] | None:
-    """Lowers a call of a function that can be; None for any other function."""
+def first_run(call: Call) -> Callable[[], Any]:
+    """Lowers a call of a function that can be, and gives JAX's `Lowered`; runs any other, and waits."""
     fn, args, kwargs = behind_bound(call.fn, call.args, call.kwargs)
     lower = getattr(fn, "lower", None)
     if not callable(lower):
-        return None
+        return lambda: jax.block_until_ready(call.run())
 
     def once() -> Any:
         lowered = lower(*args, **kwargs)
         while not isinstance(lowered, jax.stages.Lowered):  # those of Equinox and NNX hold JAX's
             lowered = lowered.lowered
         return lowered
-
-    return once
-
-
-def _running(call: Call) -> Callable[[], Any]:
-    def once() -> None:
-        jax.block_until_ready(call.run())
 
     return once
 
@@ -301,22 +296,42 @@ def apart() -> contextlib.AbstractContextManager[Any]:
 def stage_seconds() -> Iterator[dict[str, float]]:
     """The seconds of each stage that this thread passes through inside; of one inside another only the outer counts."""
     seconds: dict[str, float] = {}
-    started: list[float] = []
+    started = 0.0
+
+    def began() -> None:
+        nonlocal started
+        started = time.perf_counter()
+
+    def ended(stage: str) -> None:
+        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - started
+
+    with at_stages(began, ended):
+        yield seconds
+
+
+@contextlib.contextmanager
+def at_stages(began: Callable[[], object], ended: Callable[[str], object]) -> Iterator[None]:
+    """Call `began()` and `ended(stage)` where this thread passes through a stage; not for one inside another."""
+    depth = 0
 
     def on_start(event: str, value: float, **_: str | int) -> None:
+        nonlocal depth
         if stage_of(event):
-            started.append(time.perf_counter())
+            depth += 1
+            if depth == 1:
+                began()
 
     def on_end(event: str, duration_secs: float, **_: str | int) -> None:
-        if (stage := stage_of(event)) is not None and started:
-            began = started.pop()
-            if not started:
-                seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - began
+        nonlocal depth
+        if (stage := stage_of(event)) is not None and depth:
+            depth -= 1
+            if not depth:
+                ended(stage)
 
     jax.monitoring.register_scalar_listener(on_start)
     jax.monitoring.register_event_duration_secs_listener(on_end)
     try:
-        yield seconds
+        yield
     finally:
         jax.monitoring.unregister_scalar_listener(on_start)
         jax.monitoring.unregister_event_duration_listener(on_end)
