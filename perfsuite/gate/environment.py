@@ -138,10 +138,9 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     Counts and sizes belong to the program and can always be compared, except counts of Python's calls and what is
     imported (`OF_PYTHON`), which change with Python's minor version; instructions, which change with the build of Python
     too (`OF_INSTRUCTIONS`); and times that a compiler estimates, which need the same compiler. A ratio needs the same
-    device kind and as
-    many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of kind info are never
-    gated, so the question does not arise and the answer is None. A library upgrade makes nothing incomparable: finding
-    what it costs is what baselines are for.
+    device kind and as many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of
+    kind info are never gated, so the question does not arise and the answer is None. A library upgrade makes nothing
+    incomparable: finding what it costs is what baselines are for.
     """
     counted = kind in ("count", "size")
     if kind == "info" or (counted and unit not in (*OF_PYTHON, ESTIMATED)):
@@ -153,20 +152,24 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
         versions = (f"{name} {getattr(then, name)}, now {getattr(now, name)}" for name in changed)
         return f"the compiler that estimates differs ({'; '.join(versions)})" if changed else None
     if counted:
-        was, is_now = _minor(then.python), _minor(now.python)
-        what = {MODULES: "imports", INSTRUCTIONS: "instructions"}.get(unit, "calls")
-        if was != is_now:
-            return f"{what} were counted under Python {was}, this is Python {is_now}"
-        here = dict(now.packages)
-        changes = [(name, was, here.get(name, was)) for name, was in then.packages if name in OF_INSTRUCTIONS]
-        differ = [f"{name} differs ({was}, now {is_now})" for name, was, is_now in changes if was != is_now]
-        return "; ".join(differ) or None
+        return _other_python(unit, then, now)
     was_all, is_all = then.fingerprint(), now.fingerprint()
     words = ["device kind", "process count"] if kind == "ratio" else list(was_all)
     changed = [word for word in words if was_all[word] != is_all[word]]
     return (
         "; ".join(f"{word} differs ({_shown(was_all[word])}, now {_shown(is_all[word])})" for word in changed) or None
     )
+
+
+def _other_python(unit: str, then: Environment, now: Environment) -> str | None:
+    """Why counts of Python's calls, or instructions, cannot be compared."""
+    was, is_now = _minor(then.python), _minor(now.python)
+    if was != is_now:
+        what = {MODULES: "imports", INSTRUCTIONS: "instructions"}.get(unit, "calls")
+        return f"{what} were counted under Python {was}, this is Python {is_now}"
+    here = dict(now.packages)
+    changes = [(name, was, here.get(name, was)) for name, was in then.packages if name in OF_INSTRUCTIONS]
+    return "; ".join(f"{name} differs ({was}, now {is_now})" for name, was, is_now in changes if was != is_now) or None
 
 
 def other_processor(then: Environment | None, now: Environment) -> str:
