@@ -136,8 +136,8 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     """Why a metric from `then` cannot be compared with one from `now`; None where it can.
 
     Counts and sizes belong to the program and can always be compared, except counts of Python's calls and what is
-    imported (`OF_PYTHON`), which change with Python's minor version; instructions, which change with the build of Python
-    too (`OF_INSTRUCTIONS`); and times that a compiler estimates, which need the same compiler. A ratio needs the same
+    imported (`OF_PYTHON`), which change with Python's minor version; instructions, which change with its build too
+    (`OF_INSTRUCTIONS`); and times that a compiler estimates, which need the same compiler. A ratio needs the same
     device kind and as many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of
     kind info are never gated, so the question does not arise and the answer is None. A library upgrade makes nothing
     incomparable: finding what it costs is what baselines are for.
