@@ -7,10 +7,14 @@ those of the baselines once for all tests of this file.
 import re
 from typing import NamedTuple
 
+import jax
 import pytest
-from jax.experimental.pallas import tpu, triton  # noqa: F401 - their dialects register once in a process, sessions come and go
-from support.cuda_needed import needs_cuda_plugin
+from support.cuda_needed import UNAVAILABLE, needs_cuda_plugin
 from support.libtpu_needed import needs_libtpu
+
+from perfsuite.measure.call import call
+from perfsuite.measure.program.lowering import lower_call
+from perfsuite.measure.targets.targets import target as target_of
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
@@ -358,6 +362,16 @@ def written_tests(module: str) -> str:
     ]
     head = f"import jax\nimport jax.numpy as jnp\nfrom {module} import *\nfrom perfsuite import call\n"
     return f"{head}SQUARE = jnp.ones((128, 128))\n\n" + "\n\n".join(tests)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _dialects_of_triton():
+    """Lower a kernel for a GPU in this process: its dialects register once, and modules go with the session."""
+    if not UNAVAILABLE:
+        module = {}
+        exec(TILES, module)
+        x = jax.ShapeDtypeStruct((8192, 128), "float32")
+        lower_call(call(jax.jit(module["scaled"]), x), "cuda", device_kind=target_of(GPU).device_kind)
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def kernel_codes(folder: Path, module: HloModule) -> dict[str, KernelCode]:
 
 def dump_options(folder: Path) -> dict[str, Any]:
     """The options of a compile by which XLA writes the PTX of kernels for a GPU."""
-    return {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": "^$"}
+    return {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": "^$", "xla_dump_emitter_re": "ptx"}
 
 
 def tpu_kernels(folder: Path, names: Collection[str]) -> dict[str, KernelCode]:
