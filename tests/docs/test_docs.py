@@ -126,7 +126,7 @@ def test_no_page_is_left_out_for_want_of_chex():
 def test_a_kernel_without_an_estimate_is_named_as_its_page_says(project):
     project.makepyfile(test_pallas=python_of(PALLAS))
     printed = project.runpytest_inprocess("--perf", "-k", "without_an_estimate")
-    printed.assert_outcomes(passed=1, deselected=2)
+    printed.assert_outcomes(passed=1, deselected=3)
     shown = [block.text for block in blocks(read(PALLAS)) if block.language == "text"]
     assert (missing := difference(shown[0], printed.stdout.str())) is None, missing
 
