@@ -350,6 +350,11 @@ def test_growth_that_is_no_power(values, power):
     assert growth_exponent([1, 2, 4], values) == pytest.approx(power, abs=1e-3)
 
 
+def test_growth_slower_than_the_logarithm_has_the_power_0_where_two_sizes_hardly_differ():
+    """The powers that the search would come to are lost in rounding: it would divide by zero."""
+    assert growth_exponent([100, 101, 200], [1, 9, 9.5]) == 0
+
+
 @pytest.mark.parametrize("units", [(1, 2), (1, 2, 2), (0, 1, 2), (-1, 1, 2)])
 def test_it_takes_three_sizes_above_zero(units):
     assert growth_exponent(units, [each**2 for each in units]) is None
