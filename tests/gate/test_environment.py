@@ -22,6 +22,7 @@ from perfsuite.gate.environment import (
     target_environment,
     version_changes,
 )
+from perfsuite.measure.metric import ESTIMATED
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 
@@ -111,6 +112,14 @@ def test_host_calls_need_the_same_python_minor_version():
     assert incomparable("count", "calls", HERE, changed(python="3.11.9", jax="0.11.0")) is None
     reason = incomparable("count", "calls", HERE, changed(python="3.12.0"))
     assert reason == "calls were counted under Python 3.11, this is Python 3.12"
+
+
+def test_estimated_times_need_the_same_compiler():
+    assert incomparable("size", ESTIMATED, HERE, changed(python="3.12.0", jax="0.11.0", processor="EPYC")) is None
+    for name in ("jaxlib", "libtpu"):
+        reason = incomparable("size", ESTIMATED, HERE, changed(**{name: "9.9"}))
+        assert reason == f"the compiler that estimates differs ({name} {getattr(HERE, name)}, now 9.9)"
+    assert incomparable("size", "FLOP", HERE, changed(jaxlib="9.9")) is None, "an upgrade is gated by all else"
 
 
 @pytest.mark.parametrize("unit", ["calls", "calls to trace", "modules"])

@@ -292,6 +292,47 @@ def deep_step(weights, x):
 deep_step = jax.jit(deep_step, donate_argnums=0)
 """
 
+TIMES = """
+import jax
+import jax.numpy as jnp
+from jax.lax import optimization_barrier
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+LENGTH = 32
+
+
+def of(*shape):
+    return jax.ShapeDtypeStruct(shape, BF16)
+
+
+def attention(query, key, value):
+    scores = query @ key.mT
+    weights = jax.nn.softmax(scores.astype(F32)).astype(BF16)
+    return weights @ value
+
+
+def layer(x, weight):
+    return jnp.tanh(x @ weight)
+
+
+def scanned(x, weight):
+    return jax.lax.scan(lambda x, _: (layer(x, weight), None), x, None, length=LENGTH)[0]
+
+
+def added(x, y):
+    total = x + y
+    return total
+
+
+def summed(x, weight):
+    for _ in range(4):
+        x = layer(x, weight)
+    return x.astype(F32).sum()
+
+
+gradient = jax.grad(summed)
+"""
+
 SLICES = """
 import jax
 import jax.numpy as jnp
@@ -339,6 +380,15 @@ PROJECTS = {
     ),
     "gathers": Project(GATHERS, {"layers": "call(jax.jit(layers), [of(4096, 4096)] * 4, of(8192, 4096))"}),
     "deep": Project(DEEP, {"deep_step": "call(deep_step, [abstract(512, 2048)] * 4, abstract(16, 1024, 512))"}),
+    "times": Project(
+        TIMES,
+        {
+            "attention": "call(jax.jit(attention), *[of(4, 1024, 128)] * 3)",
+            "scanned": "call(jax.jit(scanned), of(1024, 1024), of(1024, 1024))",
+            "added": "call(jax.jit(added), of(2048, 4096), of(2048, 4096))",
+            "gradient": "call(jax.jit(gradient), of(2048, 1024), of(1024, 1024))",
+        },
+    ),
     "kernel": Project(KERNEL, {"doubled": "call(jax.jit(doubled), jax.ShapeDtypeStruct((8192, 512), jnp.float32))"}),
     "blocks": Project(
         BLOCKS,
@@ -443,6 +493,31 @@ PLANTS = [
         None,
     ),
     *planted(
+        "longer by float32", "times", "x @ weight", 'jnp.matmul(x.astype(F32), weight.astype(F32), precision="highest").astype(BF16)',
+        [r"gradient estimated us.* is .*% over the baseline .*\+[\d.]+\) at {line} in layer, bound by"],
+        GPU,
+    ),
+    *planted(
+        "longer by a softmax in pieces", "times", "softmax(scores.astype(F32))", "softmax(optimization_barrier(scores.astype(F32)))",
+        [r"attention estimated us.* is .*% over the baseline .*\+[\d.]+\) at {line} in attention, bound by memory"],
+        TPU, GPU,
+    ),
+    *planted(
+        "longer by a transposition", "times", "    return total", "    return optimization_barrier(optimization_barrier(total).T.reshape(total.shape))",
+        [r"added estimated us.* is .*% over the baseline .*\+[\d.]+\) at {line} in added, bound by memory"],
+        TPU, GPU,
+    ),
+    *planted(
+        "longer by an iteration", "times", "LENGTH = 32", "LENGTH = 33",
+        [r"scanned estimated us.* is .*\+3\.\d+ % over the baseline .* at times.py:\d+ in layer, bound by"],
+        TPU, GPU,
+    ),
+    *planted(
+        "longer by what is computed again", "times", "x = layer(x, weight)", "x = jax.checkpoint(layer)(x, weight)",
+        [r"gradient estimated us.* is .*% over the baseline .*\+[\d.]+\) at times.py:\d+ in layer, bound by"],
+        TPU, GPU,
+    ),
+    *planted(
         "a float32 product", "model", 'x @ params["up"].astype(BF16)', '(x @ params["up"]).astype(BF16)',
         [r"float32 products", r"f32 \w+ in block \(model.py\) \(\+\d\) at {line} in block"],
         TPU,
@@ -520,6 +595,7 @@ PLANTS = [
         [
             r"product kernel bundles @ tpu-v5e is [\d,]+ bundles, \+688 % over the baseline [\d,]+ bundles",
             r"grew: product in product \(blocks.py\) \(\+[\d,]+\) at blocks.py:\d+ in product",
+            r"product estimated us @ tpu-v5e is .*% over the baseline .* at blocks.py:\d+ in product, bound by compute",
         ],
         TPU,
     ),
@@ -570,6 +646,7 @@ PLANTS = [
             r"layers exposed collectives.* is 4 collectives, \+\d .* over",
             r"(all-gather|collective-permute) in layers \(gathers.py\) \(\+\d\) at gathers.py:\d+ in layers",
             r"layers exposed collective bytes",
+            r"layers waiting us.* us, estimated, \+.* over the baseline .*at gathers.py:\d+ in layers, bound by link",
         ],
         TPU, GPU,
     ),
@@ -620,10 +697,10 @@ def test_a_plant_fails_and_its_line_is_named(pytester, run, target, module, old,
     [
         pytest.param(
             TPU,
-            ["model", "sharded", "loops", "steps", "gathers", "deep", "kernel", "blocks", "slices"],
+            ["model", "sharded", "loops", "steps", "gathers", "deep", "times", "kernel", "blocks", "slices"],
             marks=needs_libtpu,
         ),
-        pytest.param(GPU, ["model", "sharded", "deep", "tiles"], marks=needs_cuda_plugin),
+        pytest.param(GPU, ["model", "sharded", "deep", "times", "tiles"], marks=needs_cuda_plugin),
     ],
 )
 def test_control_no_change_is_green_and_compiles_nothing(pytester, run, target, modules):

@@ -131,8 +131,10 @@ def metrics_of(program: Program) -> list[Metric]:
             value, title = _KNOWN[name](program), f"known {name}"
         elif operations == "kernels" and amount and None in map(amount, program.kernels):
             title = f"known {name}"
+        parts = {"cross-slice collectives": program.slices, "cross-slice bytes": program.slices}
+        alone = (parts | {"waiting us": program.partitions}).get(name) == 1
         # Not every device knows its rates or its memory.
-        if value is not None and not (name.startswith("cross-slice") and program.slices == 1):
+        if value is not None and not alone:
             metrics.append(_metric(program, value, title, unit, kind))
     return metrics
 
