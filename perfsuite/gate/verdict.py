@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, metric_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
@@ -348,34 +348,26 @@ def of_another_day(metric: Metric) -> Interval:
     return Interval(interval.low, max(interval.high, quickest))
 
 
-@dataclasses.dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """From which worsening on the gate of a recorded ratio or time fails: `share` is 1.6 for +160 %.
 
-    `tolerance` is the share that its limit allows. The samples spread, so the gate sees no less than that.
+    It is `noisy` where the samples spread so far that the gate sees much less than its tolerance says.
     """
 
     test: str
     metric: Metric
     limit: float
-    tolerance: float
     share: float
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the samples spread so far that the gate sees much less than its tolerance says."""
-        return 1 + self.share > 1.5 * (1 + self.tolerance)
+    noisy: bool
 
 
-def reach_of(test: str, metric: Metric, entry: Entry, tolerance: float | None) -> Reach | None:
+def reach_of(test: str, metric: Metric, entry: Entry, tolerance: float) -> Reach | None:
     """The reach of the gate that `entry` is, for samples like those of `metric`; None where they have no interval."""
-    if tolerance is None:
-        tolerance = TOLERANCES[entry.kind]
     interval, (_, limit) = of_another_day(metric), _limits(entry, tolerance)
     worst, best = (limit, interval.low) if entry.better == "lower" else (interval.high, limit)
     if best <= 0 or worst == math.inf:
         return None
-    return Reach(test, metric, limit, tolerance, worst / best - 1)
+    return Reach(test, metric, limit, worst / best - 1, worst / best > 1.5 * (1 + tolerance))
 
 
 def _limits(entry: Entry, tolerance: float) -> tuple[float, float]:

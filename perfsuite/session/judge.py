@@ -308,7 +308,7 @@ class Judge:
             for metric in record.metrics if entries else ():
                 entry = entries.get((metric.target or self.device, self.key(record.test), metric.id))
                 if entry is not None and metric.kind == entry.kind and metric.kind in verdict.SAMPLED:
-                    tolerance = record.tolerances.get(metric.title)
+                    tolerance = record.tolerances.get(metric.title, verdict.TOLERANCES[metric.kind])
                     reaches.append(verdict.reach_of(record.test, metric, entry, tolerance))
         return sorted(filter(None, reaches), key=lambda each: -each.share)
 
