@@ -152,8 +152,7 @@ class _Counts:
         """What the test counted. Raises `MeasurementError` where its process came to no such metric."""
         test, failure = asked.item.nodeid, ""
         if asked.metric not in self._counts.get(test, {}):
-            # Where one process for several tests did not come to it, another for this test alone says why.
-            tests = [test] if test in self._counts else self._tests_from(asked.item)
+            tests = self._tests_from(asked.item)
             self._counts.update({each: {} for each in tests})
             which = plural(len(tests), "test")
             with progress.waiting(f"{asked.item.name}: counting instructions under Valgrind, {which}"):
@@ -165,7 +164,10 @@ class _Counts:
         return self._counts[test][asked.metric]
 
     def _tests_from(self, item: pytest.Item) -> list[str]:
-        """A test, and the later ones of its file that name `instructions`: one start is for all."""
+        """A test, and the later ones of its file that name `instructions`: one start is for all.
+
+        Without those that had a process: where one did not come to its metric, another for it says why.
+        """
         items = item.session.items[item.session.items.index(item) + 1 :]
         alike = (each for each in items if each.path == item.path and each.nodeid not in self._counts)
         return [item.nodeid, *(each.nodeid for each in alike if _names_instructions(each))]
