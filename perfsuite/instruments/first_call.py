@@ -82,7 +82,8 @@ class FirstCallInstrument(Instrument):
         )
         for stage, counted in (stages or {}).items():
             for metric in measured.metrics(counted.metrics(f"{measured.name} {stage}")):
-                self._recorder.add(metric)
+                # Lowering differed by 2 % between two processes, tracing and compiling by 0.04 % (jax 0.10.2).
+                self._recorder.add(dataclasses.replace(metric, kind="info") if stage == "lower" else metric)
         return {stage: counted.total for stage, counted in (stages or {}).items()}
 
     def _fail(self, counts: dict[str, Metric], limits: dict[str, float]) -> bool:
