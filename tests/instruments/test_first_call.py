@@ -1,6 +1,11 @@
 """`perf.first_call`: what it records, what its budgets say, and what it refuses."""
 
+import jax
 import pytest
+
+from perfsuite import call
+from perfsuite.instruments import instructions
+from perfsuite.measure.instructions import Instructions
 
 MODEL = """
 import itertools
@@ -105,3 +110,16 @@ def test_every_count_is_recorded_and_compared_with_its_baseline(project: pytest.
     )
     # Of code that does something else each time no gate fails, because no change of it need be to blame.
     gated.stdout.fnmatch_lines(["*MeasurementError: unlike: * differ from run to run*"])
+
+
+def test_instructions_of_each_stage_are_recorded_and_those_of_lowering_gate_nothing(bare_perf, monkeypatch):
+    stages = {stage: Instructions(f"step {stage}", 100, {}) for stage in ("trace", "lower", "compile")}
+    monkeypatch.setattr(instructions, "counted_under_valgrind", lambda session, item, metric, kind, count: stages)
+    counted = bare_perf.first_call(call(jax.jit(lambda x: x + 1), 1.0), name="step", compiles=False, instructions=True)
+    assert counted.instructions == {"trace": 100, "lower": 100, "compile": 100}
+    kinds = {title: metric.kind for title, metric in bare_perf._state.recorder.metrics.items()}
+    assert {title: kind for title, kind in kinds.items() if title.endswith(" instructions")} == {
+        "step trace instructions": "size",
+        "step lower instructions": "info",
+        "step compile instructions": "size",
+    }
