@@ -660,10 +660,10 @@ PLANTS = [
         TPU, GPU,
     ),
     *planted(
-        "an output that nobody asked for", "deep", "return updated", "return updated, jnp.tanh(x)",
+        "an output that nobody asked for", "deep", "return updated", "return updated, jnp.tanh(jnp.tile(x, 16))",
         [
             r"deep_step peak bytes.* is .*, \+[\d.]+ % over the baseline",
-            r"grew: f32\[16,1024,512\] of tanh in deep_step \(deep.py\) \(\+33,554,432\) at {line} in deep_step",
+            r"f32\[16,1024,8192\] of tanh in deep_step \(deep.py\) \(\+536,870,912\) at {line} in deep_step",
         ],
         TPU, GPU,
     ),

@@ -47,7 +47,7 @@ class Lives(NamedTuple):
     Only in the program's entry do arguments and result count.
     """
 
-    arguments: tuple[Buffers, ...]
+    arguments: Buffers
     result: Buffers
     highest: Buffers
     bytes: int
@@ -74,14 +74,15 @@ class Liveness:
                 start.setdefault(buffer, position)
                 end[buffer] = position
         parameters = sorted((op.parameter, op.name) for op in instructions if op.parameter is not None)
-        arguments, result = tuple(values[parameter] for _, parameter in parameters), values[computation.root.name]
-        ends = {*itertools.chain(*arguments, result)}
+        arguments = tuple(itertools.chain.from_iterable(values[parameter] for _, parameter in parameters))
+        result = values[computation.root.name]
+        ends = {*arguments, *result}
         outside, outputs = ends, set[Buffer]()
         end |= dict.fromkeys(ends, last)
         if name == self.module.entry:
             start |= dict.fromkeys(ends, 0)
             reused = {result[number] for number in self.module.reused}
-            outside, outputs = reused - {*itertools.chain(*arguments)}, {*result} - reused
+            outside, outputs = reused - {*arguments}, {*result} - reused
         outside |= {buffer for op in instructions if op.opcode == "constant" for buffer in values[op.name]}
         for position, buffer, heir in self.heirs(instructions, values, end):
             if heir in outputs:  # it is in the output's place from its start
@@ -178,8 +179,7 @@ def _called(
     for number, result in enumerate(results):
         places = set()
         for called, operands in calls:
-            inner = called.result[number]
-            pairs = zip(itertools.chain(*called.arguments), itertools.chain(*operands), strict=False)
+            inner, pairs = called.result[number], zip(called.arguments, itertools.chain(*operands), strict=False)
             places.add(place := dict(pairs).get(inner, result))
             if inner.op.parameter is None:
                 place.op = inner.op

@@ -19,7 +19,7 @@ from perfsuite.measure.hlo.costs import (
     library_product_flops,
     product_flops,
 )
-from perfsuite.measure.hlo.liveness import Liveness
+from perfsuite.measure.hlo.liveness import Liveness, Lives
 from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
 from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, bits_of
 from perfsuite.measure.program.estimate import OperationTime, TimeModel
@@ -125,17 +125,15 @@ def read_program(
         unknown = {placed.place for placed in everything if _lacks_cost(placed)}
         times = TimeModel(model, kernels, of_products, unknown, of_user, origin.rates, origin.partitions)
     launches = _launches(model, kernels, of_user, of_products, times)
-    entry = module.computations[module.entry]
-    parameters = [op for op in entry.instructions if op.parameter is not None]
-    argument_shapes = [shape for op in sorted(parameters, key=lambda op: op.parameter or 0) for shape in op.shapes]
+    entry = Liveness(module).lives(module.entry)
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
         known=known,
         **needed,
-        at_peak=_at_peak(module, everything, arguments),
-        argument_sizes=_sizes(arguments, argument_shapes),
-        output_sizes=_sizes(outputs, entry.root.shapes),
+        at_peak=_at_peak(entry, everything, arguments),
+        argument_sizes=_sizes(arguments, [buffer.shape for buffer in entry.arguments]),
+        output_sizes=_sizes(outputs, module.computations[module.entry].root.shapes),
         reused_donations=tuple(each for each in donations if not _why_lost(each, module)),
         lost_donations=tuple(
             dataclasses.replace(each, reason=why) for each in donations if (why := _why_lost(each, module))
@@ -397,22 +395,20 @@ def _sizes(paths: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
     return dict(sizes)
 
 
-def _at_peak(module: HloModule, everything: Iterable[Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:
+def _at_peak(entry: Lives, everything: Iterable[Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:
     """The arrays that are alive at the peak, the largest first, equal ones by name."""
     placed = {id(each.op): each for each in everything}
-    lives = Liveness(module).lives(module.entry)
-    arguments = [buffer for values in lives.arguments for buffer in values]
     # Where the compiler has others than JAX, it has names for them.
-    names = paths if len(paths) == len(arguments) else [buffer.op.op_name for buffer in arguments]
-    path_of = dict(zip(arguments, names, strict=True))
+    names = paths if len(paths) == len(entry.arguments) else [buffer.op.op_name for buffer in entry.arguments]
+    path_of = dict(zip(entry.arguments, names, strict=True))
     arrays = []
-    for buffer in lives.highest:
+    for buffer in entry.highest:
         what = shape = f"{buffer.shape.dtype}[{','.join(map(str, buffer.shape.dims))}]"
         maker, op_name, source, role = placed[id(buffer.op)], path_of.get(buffer, ""), None, "argument"
         if buffer not in path_of:
             op_name, source = maker.op.op_name, maker.source
             what = f"{shape} of {[maker.op.opcode, *NAME.findall(op_name)][-1]}"
-            role = "output" if buffer in lives.result else "temporary"
+            role = "output" if buffer in entry.result else "temporary"
             if maker.op.opcode == "parameter":
                 what, op_name = f"{shape} of copy", ""
         arrays.append(LiveArray(what, op_name, source, buffer.bytes, shape=shape, role=role))

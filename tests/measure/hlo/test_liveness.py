@@ -1,6 +1,5 @@
 """Which arrays are alive at the peak: of programs written by hand, and against what the compilers allocate."""
 
-import itertools
 import re
 
 import jax
@@ -153,9 +152,8 @@ ALIVE = {
 def test_the_arrays_that_are_alive_at_the_peak(name):
     lines, before, makers = ALIVE[name]
     lives = lives_in(lines, *before)
-    arguments = {*itertools.chain(*lives.arguments)}
-    assert {argument.op.name for argument in arguments} == {"a", "b", "c"}
-    assert sorted(buffer.op.name for buffer in {*lives.highest} - arguments) == makers
+    assert [argument.op.name for argument in lives.arguments] == ["a", "b", "c"]
+    assert sorted(buffer.op.name for buffer in {*lives.highest} - {*lives.arguments}) == makers
 
 
 def test_an_output_in_the_place_of_a_donated_argument_takes_nothing():
@@ -176,7 +174,7 @@ def train(state, batch):
 
 def choose(on, x):
     y = jnp.sin(x @ x)
-    return lax.cond(on, lambda y: jnp.sort(y @ y) @ y, lambda y: y + 1.0, y) * y
+    return lax.cond(on, lambda y: jnp.tanh(y @ y) @ jnp.cos(y), lambda y: y + 1.0, y) * y
 
 
 PROGRAMS = {
@@ -190,6 +188,7 @@ PROGRAMS = {
 def test_they_are_what_the_compiler_allocates(name, target):
     program = compile_here_or_for(target, *PROGRAMS[name])
     alive, allocated = sum(array.bytes for array in program.at_peak), program.peak_bytes - program.code_bytes
-    assert 0.8 * allocated < alive < 1.1 * allocated
+    # A TPU's compiler leaves more between arrays: here up to a third (jax 0.12).
+    assert (0.6 if target == "tpu-v5e" else 0.9) * allocated < alive < 1.1 * allocated
     assert sum(array.bytes for array in program.at_peak if array.role == "argument") == program.argument_bytes
     assert {array.role for array in program.at_peak} == {"argument", "output", "temporary"}
