@@ -660,10 +660,10 @@ PLANTS = [
         TPU, GPU,
     ),
     *planted(
-        "an output that nobody asked for", "deep", "return updated", "return updated, jnp.tanh(jnp.tile(x, 16))",
+        "an output that nobody asked for", "deep", "return updated", "return updated, x @ jnp.concatenate(weights, 1)",
         [
             r"deep_step peak bytes.* is .*, \+[\d.]+ % over the baseline",
-            r"f32\[16,1024,8192\] of tanh in deep_step \(deep.py\) \(\+536,870,912\) at {line} in deep_step",
+            r"f32\[16(384|,1024),8192\] of dot_general in deep_step \(deep.py\) \(\+536,870,912\) at {line} in deep_step",
         ],
         TPU, GPU,
     ),

@@ -12,7 +12,8 @@ from support.compiled_texts import module as module_of
 from perfsuite.measure.hlo.liveness import Liveness
 
 ARRAY = "f32[8,16]{1,0}"
-"""512 bytes; the arguments %a, %b and %c are three of them. `reverse` cannot write into its operand, `negate` can."""
+CHIP = "f32[8,16]{1,0:S(1)}"
+"""512 bytes, and those of a memory on the chip; the arguments %a, %b and %c are three of them. `reverse` cannot write into its operand, `negate` can."""
 
 
 def lives_in(lines, *before, header=""):
@@ -134,11 +135,11 @@ ALIVE = {
     ),
     "an_asynchronous_copy_and_what_it_reads": (
         [
-            reverse("x", "a"), f"%s = ({ARRAY}, {ARRAY}, u32[]) copy-start(%x)", reverse("y", "b"),
-            f"%d = {ARRAY} copy-done(%s)", f"%z = {ARRAY} dot(%d, %y), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}".replace("f32[8,16]", "f32[16,16]", 1),
+            reverse("x", "a"), f"%s = ({CHIP}, {ARRAY}, u32[]) copy-start(%x)", reverse("y", "b"),
+            f"%d = {CHIP} copy-done(%s)", f"%z = {ARRAY} dot(%d, %y), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}".replace("f32[8,16]", "f32[16,16]", 1),
         ],
         [],
-        ["x", "x", "x", "y", "z"],  # the copy is made by what makes the original, and so is the context
+        ["x", "x", "y", "z"],  # the context is made by what makes the original, too
     ),
     "another_memory": (
         ["%x = f32[8,16]{1,0:S(1)} reverse(%a), dimensions={0}", reverse("y", "x"), reverse("o", "y")],
