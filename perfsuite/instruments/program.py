@@ -124,8 +124,7 @@ class ProgramInstrument(Instrument):
             reason = loops if what in ("launches", "sequential steps") and program.at_least else why
             reason = _why_no_time(program) if what in ("estimated us", "waiting us") else reason
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
-            if not (program.estimated_us is None if what == "estimated us" else program.unestimated):
-                self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"
+            self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"
         gravest = self._recorder.gravest(metrics)
         for metric in metrics:
             lines = self._against_baseline(program, measured) if metric is gravest else ()

@@ -53,7 +53,7 @@ from perfsuite.measure.program.schedule import (
     is_launch,
     placed_in,
 )
-from perfsuite.measure.targets.kernel_code import GPU_KERNELS, TPU_KERNELS, KernelCode, occupancy
+from perfsuite.measure.targets.kernel_code import GPU_KERNELS, USER_KERNELS, KernelCode, occupancy
 from perfsuite.measure.targets.targets import TARGETS, Architecture, GpuTarget, Rates
 
 _MEMORY = {
@@ -74,9 +74,6 @@ _ASKED_FOR = {
 """Primitives with which a program asks for data to move. The partitioner adds all other moves by itself."""
 
 _MOVES = ("MoveToHost", "MoveToDevice")
-
-_KERNELS = (*GPU_KERNELS, *TPU_KERNELS)
-"""Custom calls whose cost only the user knows."""
 
 _KINDS = {"ONE_TO_ONE": "collective-permute"}
 
@@ -106,7 +103,7 @@ def read_program(
     kernels = list(placed_in(module, runs, CONTROL))
     target = TARGETS.get(origin.target or "")
     kernel = functools.partial(_kernel, codes or {}, target.architecture if isinstance(target, GpuTarget) else None)
-    of_user = {placed.place: kernel(placed) for placed in everything if placed.op.custom_call_target in _KERNELS}
+    of_user = {placed.place: kernel(placed) for placed in everything if placed.op.custom_call_target in USER_KERNELS}
     unestimated = tuple(
         of_user.get(placed.place) or placed.operation(placed.op.custom_call_target)
         for placed in everything

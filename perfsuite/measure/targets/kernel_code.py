@@ -21,10 +21,11 @@ from perfsuite.measure.installed import installed_file
 from perfsuite.measure.targets.target_available import compiler_versions
 from perfsuite.measure.targets.targets import Architecture
 
-TPU_KERNELS = ("tpu_custom_call",)
-
 GPU_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
-"""The custom calls that run a kernel of the user's. XLA compiles those of Mosaic for a GPU when the program runs."""
+"""The custom calls of kernels for a GPU. XLA compiles those of Mosaic when the program runs."""
+
+USER_KERNELS = (*GPU_KERNELS, "tpu_custom_call")
+"""Custom calls that run a kernel of the user's, whose cost only the user knows."""
 
 _WINDOWS = ("input window allocation", "output window allocation")
 """The comments on what a kernel copies in and out while it computes another step: each makes the loop one longer."""
@@ -45,7 +46,7 @@ _LAUNCH = re.compile(
     re.MULTILINE,
 )
 _ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
-_ARCHITECTURE = re.compile(r"^\.target (\w+)", re.MULTILINE)
+_ARCHITECTURE = re.compile(r"\.target (\w+)")
 _ASSEMBLED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s+.*?Used (\d+) registers(.*)")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _ASSEMBLER_SECONDS = 120
@@ -83,16 +84,14 @@ class KernelCode:
 
 def holds_kernels(stablehlo: bytes) -> bool:
     """Whether a program that is not compiled yet has kernels of the user's."""
-    return any(kernel.encode() in stablehlo for kernel in (*TPU_KERNELS, *GPU_KERNELS))
+    return any(kernel.encode() in stablehlo for kernel in USER_KERNELS)
 
 
 def kernel_codes(folder: Path, module: HloModule) -> dict[str, KernelCode]:
     """The code of the kernels of a compiled program, by the files that its compiler wrote into a folder."""
-    calls = [op for computation in module.computations.values() for op in computation.instructions]
-    for_tpus, for_gpus = (
-        {op.name for op in calls if op.custom_call_target in kind} for kind in (TPU_KERNELS, GPU_KERNELS)
-    )
-    return tpu_kernels(folder, for_tpus) | gpu_kernels(folder, for_gpus)
+    instructions = [op for computation in module.computations.values() for op in computation.instructions]
+    names = {op.name for op in instructions if op.custom_call_target in USER_KERNELS}
+    return tpu_kernels(folder, names) | gpu_kernels(folder, names)
 
 
 def dump_options(folder: Path) -> dict[str, Any]:
@@ -204,26 +203,19 @@ def gpu_kernels(folder: Path, names: Collection[str]) -> dict[str, KernelCode]:
 @functools.cache
 def _assembled(path: Path) -> KernelCode:
     """What the assembler says of a kernel's registers and memory; nothing where it is missing or refuses the kernel."""
-    assembler = next(filter(None, (installed_file(each, "ptxas") for each in compiler_versions("cuda"))), None)
-    architecture = _ARCHITECTURE.search(path.read_text())
-    if assembler is None or architecture is None:
-        return KernelCode()
-    command = [str(assembler), "-v", "--gpu-name", architecture[1], "-o", os.devnull, str(path)]
+    assembler = next(filter(None, (installed_file(each, "ptxas") for each in compiler_versions("cuda"))), "ptxas")
+    architecture = _ARCHITECTURE.findall(path.read_text())[0]
+    command = [assembler, "-v", "--gpu-name", architecture, "-o", os.devnull, path]
     try:
-        log = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_SECONDS, check=True).stderr
-    except (OSError, subprocess.SubprocessError):
+        log = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_SECONDS).stderr
+    except (OSError, subprocess.TimeoutExpired):
         return KernelCode()
-    facts = _ASSEMBLED.search(log)
-    if facts is None:
-        return KernelCode()
-    stored, loaded, registers, rest = facts.groups()
-    static = _STATIC_SHARED.search(rest)
-    return KernelCode(
-        spills=int(stored) // 4,
-        fills=int(loaded) // 4,
-        registers=int(registers),
-        shared_bytes=int(static[1]) if static else 0,
-    )
+    for stored, loaded, registers, rest in _ASSEMBLED.findall(log):
+        static = sum(map(int, _STATIC_SHARED.findall(rest)))
+        return KernelCode(
+            spills=int(stored) // 4, fills=int(loaded) // 4, registers=int(registers), shared_bytes=static
+        )
+    return KernelCode()
 
 
 def occupancy(code: KernelCode, unit: Architecture) -> float | None:
