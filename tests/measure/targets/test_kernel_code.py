@@ -40,8 +40,8 @@ def loop(depth, name, limit, step=1, start="0"):
     )
 
 
-def code(text):
-    return scheduled(text, slots(*["1 2 1 0"] * text.count("{")))
+def code(text, row="1 2 1 0"):
+    return scheduled(text, slots(*[row] * text.count("{")))
 
 
 def test_what_runs_once_a_step():
@@ -49,6 +49,7 @@ def test_what_runs_once_a_step():
     assert (kernel.grid_steps, kernel.bundles, kernel.unknown_loops) == (16, 5, 0)
     assert kernel.unit_use == {"MXU": 0.25, "VLOAD": 1}
     assert (kernel.fills, kernel.spills) == (5, 0)
+    assert code(grid_loop(17), "0 0 0 1").spills == 4
 
 
 @pytest.mark.parametrize(
