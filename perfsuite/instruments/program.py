@@ -24,7 +24,7 @@ from perfsuite.measure.runtime.programs import program_of_all
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 from perfsuite.session.recorder import Measured
-from perfsuite.session.records import ProgramRecord
+from perfsuite.session.records import ProgramRecord, timeline_of
 
 PROGRAM = declare(
     "perf.program",
@@ -141,7 +141,8 @@ class ProgramInstrument(Instrument):
 
     def _program_record(self, program: Program, measured: Measured, metrics: Sequence[Metric]) -> ProgramRecord:
         same = self._is_recorded(program, measured)
-        lines = () if same else self._against_baseline(program, measured)
+        before = None if same else self._baseline_program(program, measured)
+        lines = _difference_lines(before, program) if before else ()
         return ProgramRecord(
             program.label,
             program.target,
@@ -155,13 +156,18 @@ class ProgramInstrument(Instrument):
             at_least=places_of(program.at_least),
             at_most=named_places(program.at_most),
             unestimated=named_places(program.unestimated),
+            timeline=timeline_of(program),
+            timeline_before=None if before is None else timeline_of(before),
         )
 
     def _against_baseline(self, program: Program, measured: Measured) -> tuple[str, ...]:
+        before = self._baseline_program(program, measured)
+        return _difference_lines(before, program) if before else ()
+
+    def _baseline_program(self, program: Program, measured: Measured) -> Program | None:
+        """The program of the baseline; None where the cache lacks it, or the baseline was saved elsewhere since."""
         before = kept_program(facts_cache.read(self._session.cache, self._program_key(program, measured)))
-        if before is None or not self._is_recorded(before, measured):
-            return ()  # the baseline was saved elsewhere since
-        return tuple(line.strip() for line in program_differences(before, program).splitlines())
+        return before if before is not None and self._is_recorded(before, measured) else None
 
     def _is_recorded(self, program: Program, measured: Measured) -> bool:
         """Whether every gated fact of a program is as the baseline has it."""
@@ -175,6 +181,10 @@ class ProgramInstrument(Instrument):
     @property
     def _test_key(self) -> str:
         return self._judge.key(self._test)
+
+
+def _difference_lines(before: Program, after: Program) -> tuple[str, ...]:
+    return tuple(line.strip() for line in program_differences(before, after).splitlines())
 
 
 def _refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Result:

@@ -9,6 +9,7 @@ from perfsuite.measure.installed import install
 from perfsuite.measure.io import write_atomically
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report
+from perfsuite.report.perfetto import TIMELINES, trace_events
 
 HTML, JSON, MARKDOWN = "report.html", "report.json", "report.md"
 
@@ -27,23 +28,31 @@ def check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise _cannot_write(folder, error) from None
-    for name in (HTML, JSON, MARKDOWN):
+    for name in (HTML, JSON, MARKDOWN, TIMELINES):
         if (folder / name).is_dir():
             raise ReportError(f"{folder / name} is a folder: move it away, or choose another folder")
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Write the three files, each atomically; returns the path of the page. Raises `ReportError`."""
+    """Write the files, each atomically; returns the path of the page. Raises `ReportError`."""
     from perfsuite.report.html import html  # needs jinja2, of the extra `report`
 
     with warnings.catch_warnings():
         # A session that turns warnings into errors must not lose its report to a warning of a library.
         warnings.simplefilter("ignore")
-        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), HTML: html(report)}
+        texts = {
+            JSON: report.to_json(),
+            MARKDOWN: markdown(report),
+            TIMELINES: trace_events(report),
+            HTML: html(report),
+        }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            write_atomically(folder / name, text)
+            if text:
+                write_atomically(folder / name, text)
+            else:  # that of the report before must not stay
+                (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from None
     return folder / HTML

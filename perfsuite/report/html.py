@@ -22,7 +22,8 @@ from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, span
 from perfsuite.measure.words import number, percent, plural, printable
 from perfsuite.report.model import Report, verdict_counts_of, why
-from perfsuite.session.records import Distribution, FittedLine, TestRecord
+from perfsuite.report.perfetto import TIMELINES
+from perfsuite.session.records import Block, Distribution, FittedLine, ProgramRecord, TestRecord
 
 _EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.IMPROVED)
 """The page lists the reasons of these verdicts."""
@@ -43,6 +44,7 @@ def html(report: Report) -> str:
         "breakable": breakable,
         "css": lambda verdict: str(verdict).replace(" ", "-"),
         "number": lambda value: "" if value is None else number(value),
+        "time": lambda blocks, name: "unknown" if math.isinf(us := _total(blocks, name)) else number(us),
         "path": quote,
         "percent": percent,
         "plural": plural,
@@ -60,6 +62,8 @@ def html(report: Report) -> str:
         },
         counts_of=verdict_counts_of,
         pictures_of=pictures_of,
+        parts_of=parts_of,
+        trace_file=TIMELINES,
         span=span,
         messages=messages,
         why=why,
@@ -158,6 +162,22 @@ def fit(line: FittedLine, slope: float | None = None, intercept: float | None = 
     plot.dots(zip(line.units, line.values, strict=True), "ink", 2)
     label = f"{line.title}: {number(line.per_unit)} {line.unit} a unit"
     return Picture(line.title, plot.svg(label, f"{line.unit} (up) over units (right)"), lines)
+
+
+def parts_of(program: ProgramRecord) -> list[tuple[list[Block], list[Block]]]:
+    """The operations of a program and of its baseline, by part: those first that add most, and the longest of each."""
+    parts: dict[str, tuple[list[Block], list[Block]]] = {}
+    for place, timeline in enumerate((program.timeline, program.timeline_before)):
+        for block in sorted(timeline.blocks if timeline else (), key=lambda block: -(block.own_us or 0.0)):
+            if block.lane != "loops":
+                parts.setdefault(block.part, ([], []))[place].append(block)
+    return sorted(parts.values(), key=lambda part: -_total(part[0], "added_us"))
+
+
+def _total(blocks: Iterable[Block], name: str) -> float:
+    """Microseconds of several blocks; infinite where that of one is not known."""
+    amounts = [getattr(block, name) for block in blocks]
+    return math.inf if None in amounts else math.fsum(amounts)
 
 
 def _ends(sampled: Distribution) -> Point:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Interval, Metric
 
-if TYPE_CHECKING:  # what is kept are plain values, which sessions have that time nothing
+if TYPE_CHECKING:  # what is kept are plain values, which sessions have that time and compile nothing
+    from perfsuite.measure.program.program import EstimatedOperation, Program
     from perfsuite.measure.timing.comparison import Comparison
     from perfsuite.measure.timing.scaling import Scaling
     from perfsuite.measure.trace import Trace
@@ -75,13 +77,60 @@ class FittedLine:
     rounds: int
 
 
+MOST_BLOCKS = 200
+"""The most operations and loops that are kept of a program: those that take longest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The first run of an operation, or a loop with all its iterations, in microseconds after the program's start.
+
+    `lane` is "device", "collectives", "copies" or "loops". `end_us` is None without a source. The device waits for the
+    last `waiting_us` of a collective or copy. The other fields are those of `EstimatedOperation`.
+    """
+
+    lane: str
+    part: str
+    where: str
+    start_us: float
+    end_us: float | None
+    waiting_us: float = 0.0
+    runs: int = 1
+    limit: str | None = None
+    basis: str = ""
+
+    @property
+    def own_us(self) -> float | None:
+        """The time of all runs."""
+        return None if self.end_us is None else (self.end_us - self.start_us) * self.runs
+
+    @property
+    def added_us(self) -> float | None:
+        """What all runs add to the time of the program: of a collective or copy what the device waits for it."""
+        return self.own_us if self.end_us is None or self.lane == "device" else self.waiting_us * self.runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """One run of a program by its estimates: the `blocks` in the order of their starts, without `others`.
+
+    `us` is the time of all operations that have a source, `waiting_us` what the device waits for collectives of it.
+    """
+
+    us: float
+    waiting_us: float
+    blocks: tuple[Block, ...] = ()
+    others: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class ProgramRecord:
     """One program that a test compiled: what its metrics are called, and how it differs from the baseline's.
 
     `titles` are those of its metrics. `differences` are lines; empty where nothing is different, or where the program
     of the baseline is not in the cache of this machine (`compared` is False). `at_least`, `at_most` and `unestimated`
-    are the places of what `Program` calls so.
+    are the places of what `Program` calls so. `timeline` is None where the device's
+    rates are not known; `timeline_before` is that of the program of the baseline, where it differs.
     """
 
     label: str
@@ -96,6 +145,8 @@ class ProgramRecord:
     at_least: tuple[str, ...] = ()
     at_most: tuple[str, ...] = ()
     unestimated: tuple[str, ...] = ()
+    timeline: Timeline | None = None
+    timeline_before: Timeline | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +265,46 @@ def fitted_line(title: str, scaling: "Scaling") -> FittedLine:
         float(scaling.r_squared),
         int(scaling.rounds),
     )
+
+
+def timeline_of(program: "Program") -> Timeline | None:
+    """The timeline of a program; None where the device's rates are not known."""
+    if program.known_us is None:
+        return None
+    blocks, begin = [], 0.0
+    for each in program.programs or (program,):
+        blocks += [_block(loop, begin, "loops") for loop in each.loops]
+        for operation in each.operations:
+            beside = "collectives" if operation.limit == "link" else "copies"
+            blocks.append(_block(operation, begin, "device" if operation.waiting_us is None else beside))
+        begin += each.known_us or 0.0
+    longest = sorted(blocks, key=lambda block: -math.inf if block.own_us is None else -block.own_us)[:MOST_BLOCKS]
+    # A loop is before what it runs.
+    longest.sort(key=lambda block: (block.start_us, block.lane != "loops", -(block.end_us or 0.0)))
+    others = len(blocks) - len(longest)
+    return Timeline(
+        _to_tenths_of_ns(program.known_us), _to_tenths_of_ns(program.waiting_us or 0.0), tuple(longest), others
+    )
+
+
+def _block(operation: "EstimatedOperation", begin: float, lane: str) -> Block:
+    start, us = begin + operation.start_us, operation.estimated_us
+    return Block(
+        lane,
+        operation.part,
+        operation.where,
+        _to_tenths_of_ns(start),
+        None if us is None else _to_tenths_of_ns(start + us),
+        _to_tenths_of_ns(operation.waiting_us or 0.0),
+        operation.runs,
+        operation.limit,
+        operation.basis,
+    )
+
+
+def _to_tenths_of_ns(us: float) -> float:
+    """What follows on something starts exactly where that ends."""
+    return round(us, 4)
 
 
 def _rounded(value: float) -> float:

@@ -6,6 +6,7 @@ import pytest
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.measure.targets.target_available import TargetUnavailable
+from perfsuite.report.perfetto import TIMELINES
 
 pytestmark = [needs_libtpu, pytest.mark.usefixtures("warm_compilers")]
 
@@ -37,6 +38,34 @@ def run(project):
 
 
 STEP = "perf.program(call(step, X), perf_target)"
+
+
+def test_a_report_has_the_timelines_of_a_program_and_of_its_baseline_where_it_differs(project, run):
+    def programs():
+        report = json.loads((project.path / "out/report.json").read_text())
+        return [program for test in report["tests"] for program in test["programs"]]
+
+    run(STEP, "--perf-save").assert_outcomes(passed=1)
+    run(STEP, "--perf-report=out").assert_outcomes(passed=1)
+    (same,) = programs()
+    assert (same["timeline"]["us"] > 0, same["timeline_before"]) == (True, None)
+    names = [each["args"]["name"] for each in trace_of(project) if each["name"] == "process_name"]
+    assert names == ["test_it.py::test_it[tpu-v5e] lambda tpu-v5e"]
+
+    run("perf.program(call(jax.jit(lambda x: x @ x @ x + 1), X), perf_target)", "--perf-report=out")
+    (changed,) = programs()
+    assert changed["timeline_before"] == same["timeline"]
+    assert changed["timeline"]["us"] > same["timeline"]["us"]
+    assert len({each["pid"] for each in trace_of(project)}) == 2
+
+    # On a CPU nothing is estimated: the file of the report before is gone.
+    run("perf.program(call(step, X))", "--perf-report=out")
+    assert [program["timeline"] for program in programs()] == [None]
+    assert not (project.path / "out" / TIMELINES).exists()
+
+
+def trace_of(project):
+    return json.loads((project.path / "out" / TIMELINES).read_text())["traceEvents"]
 
 
 def test_a_program_that_needs_more_memory_than_there_is_fails_with_the_compilers_reason(project, run):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.report_samples import HEADER, distribution, line, metric, perf_test
+from support.report_samples import HEADER, distribution, estimated_program, line, metric, perf_test, timeline
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import SaveResult
@@ -16,10 +16,10 @@ from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report import html as pictures
-from perfsuite.report.html import breakable
+from perfsuite.report.html import breakable, parts_of
 from perfsuite.report.html import html as page_of
 from perfsuite.report.model import Report
-from perfsuite.session.records import MOST_RATIOS, ProgramRecord, TraceRecord, distribution_of
+from perfsuite.session.records import MOST_BLOCKS, MOST_RATIOS, Block, TraceRecord, distribution_of
 
 HOSTILE = """</title></style><script>alert("1")</script><img src=x onerror='alert(2)'>&amp;{{ 7 * 7 }}$x_1$"""
 """The name of everything."""
@@ -68,7 +68,7 @@ def everything(name: str) -> Report:
     )  # fmt: skip
     fact = metric(f"{name} flops", 2, Verdict.NOT_COMPARABLE, note=name)
     trace = TraceRecord(name, name, 2, (Metric(f"{name} trace host", 2, "us", "info"),), ((name, 1.0, 2.0),))
-    program = ProgramRecord(name, name, name, name, 1, False, (fact.metric.title,), True, (name,))
+    program = estimated_program(name, titles=(fact.metric.title,), differences=(name,))
     ratio = metric(name, 1.05, Verdict.INCONCLUSIVE, kind="ratio", note=name, interval=Interval(1.0, 1.1), limit=1.02)
     tests = (
         perf_test(
@@ -183,6 +183,68 @@ def test_a_picture_has_the_colours_of_the_page_and_none_of_its_own():
 
 def test_the_label_of_a_picture_is_escaped():
     assert HOSTILE in Parsed(pictures.fit(line(HOSTILE)).drawn).all("svg")[0]["aria-label"]
+
+
+def page_with(*programs) -> Parsed:
+    return Parsed(page_of(Report(HEADER, (perf_test("test_a", programs=programs),))))
+
+
+def test_the_timelines_of_a_program_and_its_baseline_have_one_scale():
+    page = page_with(estimated_program("p"))
+    bars = [
+        (each["class"].strip(), each["style"], each["title"].partition(": ")[0])
+        for each in page.all("i")
+        if "style" in each
+    ]
+    assert bars == [
+        ("device", "left:0.000%;width:50.000%", "gone p at p"),
+        ("loops", "left:0.000%;width:60.000%", "loop p at p"),
+        ("device compute", "left:0.000%;width:20.000%", "p at p"),
+        ("device memory", "left:60.000%;width:20.000%", "p at p"),
+        ("device waiting", "left:80.000%;width:20.000%", "waiting for gather p"),
+        ("collectives link", "left:70.000%;width:30.000%", "gather p at p"),
+    ]
+
+
+def test_parts_stand_beside_those_of_the_baseline_and_what_is_unknown_leads():
+    assert [(now and now[0].part, earlier and earlier[0].part) for now, earlier in parts_of(estimated_program("p"))] == [
+        ("unknown p", []), ("p", []), ("gather p", []), ([], "gone p"),
+    ]  # fmt: skip
+    words = " ".join(page_with(estimated_program("p")).text.split())
+    assert "unknown p p 1 unknown unknown 0 " in words
+    assert "p p 4 80 80 0 80.0 % compute p" in words
+    assert "gather p p 1 30 20 0 20.0 % link p" in words
+    assert "gone p p 0 0 0 50 0.0 %" in words
+
+
+def test_a_part_that_the_baseline_may_have_among_its_short_operations_is_not_new():
+    before = timeline("q", others=1)
+    words = " ".join(page_with(estimated_program("p", timeline_before=before)).text.split())
+    assert "p p 4 80 80 80.0 % compute p" in words
+
+
+@pytest.mark.parametrize(
+    "blocks", [(), (Block("device", "p", "p", 0.0, 0.0),), (Block("device", "p", "p", 0.0, None),)]
+)
+def test_a_program_that_takes_no_time_has_a_timeline(blocks):
+    empty = timeline(us=0.0, waiting_us=0.0, blocks=blocks)
+    page = page_with(estimated_program(timeline=empty, timeline_before=None))
+    assert "nan" not in str(page.tags)
+    assert len(page.all("h4")) == 1
+    assert page_with(estimated_program(timeline=None, timeline_before=None)).all("h4") == []
+
+
+def test_the_largest_program_takes_little_of_a_page():
+    place = "a_module/of_a_project/model.py:1234 in attention"
+    blocks = tuple(
+        Block("device", f"dynamic_slice fusion {at} in attention (model.py)", place, at, at + 1.0, limit="memory")
+        for at in range(MOST_BLOCKS)
+    )
+    large = timeline(us=200.0, blocks=blocks)
+    program = estimated_program(timeline=large, timeline_before=large)
+    without = estimated_program(timeline=None, timeline_before=None)
+    pages = [page_of(Report(HEADER, (perf_test("test_a", programs=(each,)),))) for each in (program, without)]
+    assert len(pages[0]) - len(pages[1]) < 250_000
 
 
 def test_long_comparisons_are_thinned_evenly():

@@ -8,7 +8,15 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.model import OUTCOMES, Header, Report
-from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TestRecord, TraceRecord
+from perfsuite.session.records import (
+    Block,
+    Distribution,
+    FittedLine,
+    ProgramRecord,
+    TestRecord,
+    Timeline,
+    TraceRecord,
+)
 
 HEADER = Header(
     project="project",
@@ -50,6 +58,25 @@ def line(title: str = "step to return per unit", **fields) -> FittedLine:
     made = {"units": (10.0, 20.0, 40.0), "values": (31.0, 60.0, 121.0), "per_unit": 3.0, **fields}
     rest = {"intercept": 0.5, "r_squared": 0.999, "rounds": 12}
     return FittedLine(title, "us", **{**rest, **made})
+
+
+def timeline(name: str = "product", **fields) -> Timeline:
+    """A loop with one operation, one of unknown time, then one beside a gather that the device waits for: 100 us."""
+    blocks = (
+        Block("loops", f"loop {name}", name, 0.0, 60.0),
+        Block("device", name, name, 0.0, 20.0, runs=3, limit="compute", basis=name),
+        Block("device", f"unknown {name}", name, 60.0, None),
+        Block("device", name, name, 60.0, 80.0, limit="memory", basis=name),
+        Block("collectives", f"gather {name}", name, 70.0, 100.0, 20.0, limit="link", basis=name),
+    )
+    return Timeline(**{"us": 100.0, "waiting_us": 20.0, "blocks": blocks, **fields})
+
+
+def estimated_program(name: str = "step", **fields) -> ProgramRecord:
+    """A program with estimates that differ from those of its baseline."""
+    gone = Block("device", f"gone {name}", name, 0.0, 50.0)
+    timelines = {"timeline": timeline(name), "timeline_before": timeline(name, us=50.0, waiting_us=0.0, blocks=(gone,))}
+    return ProgramRecord(name, name, name, name, 1, False, **{"titles": (), "compared": True, **timelines, **fields})
 
 
 _texts = st.text(max_size=12)

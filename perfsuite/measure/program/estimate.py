@@ -108,6 +108,7 @@ class TimeModel:
         inner_first = reversed(self.computations)
         return {place: us for name in inner_first for place, us in self.timeline(name).waits.items()}
 
+    @functools.cached_property
     def starts(self) -> dict[Place, float]:
         """When each operation first starts, in microseconds from the start of the program."""
         begin, starts = {self.model.module.entry: 0.0}, {}
@@ -232,7 +233,7 @@ class TimeModel:
         latency = HOP_US * max(group // 2, 1) if ring else NCCL_LAUNCH_US
         return OperationTime(size * share / (one_way * ways) * 1e6 + latency, "link", "link")
 
-    def _busy_us(self, placed: Placed) -> float:
+    def busy_us(self, placed: Placed) -> float:
         """How long the device does one instruction and nothing after it."""
         op = placed.op
         called = [self.timeline(name).us for name in op.calls] if op.opcode in RUNNING else []
@@ -267,7 +268,7 @@ class TimeModel:
                 free[transfer.limit] = ends[span.identity] = begin + (transfer.us or 0.0)
                 if not computes(placed):
                     starts[placed.place] = begin
-            now += self._busy_us(placed)
+            now += self.busy_us(placed)
             for span in last[position]:
                 wait = max(ends[span.identity] - now, 0.0)
                 now += wait

@@ -196,10 +196,13 @@ class Kernel(Operation, KernelCode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop(Operation):
-    """A loop. `iterations` are those of each time that it is reached, None where they depend on data."""
+class Loop(EstimatedOperation):
+    """A loop. `iterations` are those of each time that it is reached, None where they depend on data.
 
-    iterations: int | None
+    `estimated_us` is the time of all these iterations, None where the device's rates are not known.
+    """
+
+    iterations: int | None = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,8 +109,6 @@ def read_program(
         for placed in everything
         if _lacks_cost(placed)
     )
-    loops = tuple(_loop(placed, trips.counts) for placed in kernels if placed.op.opcode == "while")
-    at_least = tuple(loop for loop in loops if loop.iterations is None)
     hidden = set(hidden_collectives(kernels))
     of_products = {placed.place: _product(placed) for placed in everything if _is_product(placed.op)}
     known, in_all = model.total(), functools.partial(total_of, module, trips.counts)
@@ -122,6 +120,8 @@ def read_program(
         unknown = {placed.place for placed in everything if _lacks_cost(placed)}
         times = TimeModel(model, kernels, of_products, unknown, of_user, origin.rates, origin.partitions)
     launches = _launches(model, kernels, of_user, of_products, times)
+    loops = tuple(_loop(placed, trips.counts, times) for placed in kernels if placed.op.opcode == "while")
+    at_least = tuple(loop for loop in loops if loop.iterations is None)
     entry = Liveness(module).lives(module.entry)
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
@@ -202,7 +202,7 @@ def _launches(
 ) -> dict[Place, EstimatedOperation]:
     """The operations that run by themselves, with their estimated times where the device's rates are known."""
     operations = {}
-    waits, starts = (times.waits(), times.starts()) if times else ({}, {})
+    waits, starts = (times.waits(), times.starts) if times else ({}, {})
     for placed in filter(is_launch, kernels):
         estimate = times.estimate(placed) if times else OperationTime(None)
         inner = {op.name for op in placed.parts}
@@ -285,10 +285,19 @@ def _only_copies(placed: Placed) -> bool:
     return {part.opcode for part in placed.parts} - NO_WORK - {"fusion"} == {"copy"}
 
 
-def _loop(placed: Placed, counts: Mapping[Place, int | None]) -> Loop:
+def _loop(placed: Placed, counts: Mapping[Place, int | None], times: TimeModel | None) -> Loop:
     iterations = counts.get(placed.place)
     what = f"loop of {'unknown' if iterations is None else format(iterations, ',')} iterations"
-    return Loop(what, placed.op.op_name, placed.source, placed.bytes, iterations=iterations, runs=placed.runs)
+    return Loop(
+        what,
+        placed.op.op_name,
+        placed.source,
+        placed.bytes,
+        iterations=iterations,
+        runs=placed.runs,
+        start_us=times.starts[placed.place] if times else 0.0,
+        estimated_us=times.busy_us(placed) if times else None,
+    )
 
 
 def _sequential_steps(module: HloModule, counts: Mapping[Place, int | None]) -> int:

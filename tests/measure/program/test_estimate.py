@@ -215,6 +215,7 @@ def test_loops_are_multiplied_with_their_waits():
         body,
     )
     assert (program.estimated_us, program.waiting_us) == (7 * 6, 7 * 3)
+    assert [(each.iterations, each.start_us, each.estimated_us) for each in program.loops] == [(7, 0, 7 * 6)]
     by_name = {each.what: each for each in program.operations}
     assert [by_name[name].start_us for name in ("compare", "add", "all-gather", "negate")] == [0, 0.5, 1, 4]
     assert parts(program, "estimated us")[1] == {"all-gather": 21, "negate": 14, "add": 3.5, "compare": 3.5}
