@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 from support.compiled_texts import ORIGIN, computation, module, read
 
+from perfsuite.measure.program.estimate import ATTAINED
 from perfsuite.measure.program.program import sum_of
 from perfsuite.measure.targets.targets import Rates
 from perfsuite.session import records
 from perfsuite.session.records import timeline_of
 
 # A GPU that reads and writes an array f32[8,16] in 1 us, starts a kernel in 1, and sends 512 bytes in 1 + 5.
-RATES = Rates({"fp32": 1e12}, 1024e6, "", link_bandwidth=1024e6)
+RATES = Rates({"fp32": 1e12}, 1024e6 / ATTAINED, "", link_bandwidth=1024e6 / ATTAINED)
 NEGATE = "%{} = f32[8,16]{{1,0}} negate(%{})"
 
 
