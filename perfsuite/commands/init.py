@@ -134,16 +134,14 @@ class Argument:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the test, and print what is next."""
-    named = _NAMED.fullmatch(arguments.function)
-    if named is None:
-        raise CommandError(f"{arguments.function!r} is not module:function, such as mypackage.train:step")
-    module, name = named.groups()
+    module, _, name = arguments.function.partition(":")
     file = arguments.file or Path("tests", f"test_perf_{name.replace('.', '_')}.py")
     if file.exists():
         raise CommandError(f"{file} is there already: give another with --file, or delete it")
     extras = _extras_of_targets()
     with compilers_silenced():
-        function, folder = _loaded(module, name)
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is run
+        function, folder = load_function(arguments.function)
         needed = _arguments(function)
         unknown = [str(each) for each in needed if each.value is UNKNOWN]
         carry, problem = (0, "") if unknown else _carried(function, needed)
@@ -175,10 +173,16 @@ def _extras_of_targets() -> list[str]:
         raise CommandError(f"the ini option perf_targets: {error}") from None
 
 
-def _loaded(module: str, name: str) -> tuple[Callable, str]:
-    """The function, and the folder that pytest has to put on its path for the import, "" where it need not."""
+def load_function(text: str) -> tuple[Callable, str]:
+    """The function `module:name`, and the folder that pytest has to put on its path for the import, "" for none.
+
+    Raises `CommandError` where there is no such function.
+    """
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise CommandError(f"{text!r} is not module:function, such as mypackage.train:step")
+    module, name = match.groups()
     sys.path[:0] = map(str, of_pytest(lambda config: config.getini("pythonpath")))
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is run
     top, folder = module.partition(".")[0], ""
     if importlib.util.find_spec(top) is None:
         folder = next((each for each in _FOLDERS if PathFinder.find_spec(top, [os.path.abspath(each)])), "")

@@ -19,7 +19,14 @@ from perfsuite.measure.program.compilation import compile_call, kept_program
 from perfsuite.measure.program.lowering import HostCallbackError, runs_as_one
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
-from perfsuite.measure.program.program_metrics import FACTS, gated_facts, metrics_of, named_places, places_of
+from perfsuite.measure.program.program_metrics import (
+    FACTS,
+    gated_facts,
+    metrics_of,
+    named_places,
+    places_of,
+    why_no_time,
+)
 from perfsuite.measure.runtime.programs import program_of_all
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
@@ -81,7 +88,7 @@ class ProgramInstrument(Instrument):
             self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _alive_at_peak(program, peak))
         if "estimated_us" in limits:
             if program.estimated_us is None:
-                raise MeasurementError(f"Budget(estimated_us=): not known of {label}{_why_no_time(program)}")
+                raise MeasurementError(f"Budget(estimated_us=): not known of {label}{why_no_time(program)}")
             estimated = self._recorder.metrics[title(f"{label} estimated us", target)]
             self._recorder.check_budget(estimated, limits["estimated_us"], lambda: _slowest(program))
         return program
@@ -122,7 +129,7 @@ class ProgramInstrument(Instrument):
         loops = f", for its iterations depend on data: the loop at {', '.join(places_of(program.at_least))}"
         for what in FACTS:
             reason = loops if what in ("launches", "sequential steps") and program.at_least else why
-            reason = _why_no_time(program) if what in ("estimated us", "waiting us") else reason
+            reason = why_no_time(program) if what in ("estimated us", "waiting us") else reason
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
             self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"
         gravest = self._recorder.gravest(metrics)
@@ -205,14 +212,6 @@ def _alive_at_peak(program: Program, peak: Metric) -> str:
         times = f"{counts[part]} x " if counts[part] > 1 else ""
         names.append(f"{times}{part} ({amount:,} bytes){f' at {place}' if place else ''}")
     return f"alive at the peak: {', '.join(names)}"
-
-
-def _why_no_time(program: Program) -> str:
-    """Why the estimated time of a program is not known."""
-    if program.rates is None:
-        return f": no rates of {program.device_kind} are published, or known here"
-    lacking = [operation for operation in program.operations if operation.estimated_us is None]
-    return f": no source for {', '.join(named_places(lacking)[:3])}" if lacking else ""
 
 
 def _slowest(program: Program) -> str:

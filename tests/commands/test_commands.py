@@ -19,7 +19,7 @@ def help_of(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["init", "show", "diff", "history", "against"])
+@pytest.mark.parametrize("command", ["init", "program", "show", "diff", "history", "against"])
 def test_help_of_a_command_fits_a_terminal_and_has_examples(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     text = help_of(capsys, command)

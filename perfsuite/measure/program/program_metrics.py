@@ -228,6 +228,14 @@ def named_places(operations: Iterable[Operation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{operation.what} at {operation.where}" for operation in operations))
 
 
+def why_no_time(program: Program) -> str:
+    """Why the estimated time of a program is not known."""
+    if program.rates is None:
+        return f": no rates of {program.device_kind} are published, or known here"
+    lacking = [operation for operation in program.operations if operation.estimated_us is None]
+    return f": no source for {', '.join(named_places(lacking)[:3])}" if lacking else ""
+
+
 def _by_path(amounts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
     """The sums of arguments or outputs below a common path, which is as long as `PARTS` parts allow."""
     steps = [(_STEP.findall(path), amount) for path, amount in amounts]
