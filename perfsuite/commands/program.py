@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     for place, target in enumerate(arguments.target or [None]):
         with compilers_silenced():
             program = _compiled(named_call, target)
-        print(*([""] if place else []), *program_lines(program), sep="\n")
+        print(*([""] if place else []), *operation_lines(program), sep="\n")
     return 0
 
 
@@ -112,7 +112,7 @@ def _compiled(named_call: Call, target: str | None) -> Program:
         raise CommandError(text) from None
 
 
-def program_lines(program: Program) -> Iterator[str]:
+def operation_lines(program: Program) -> Iterator[str]:
     """What a program takes, and a table of its operations, the largest first."""
     device = program.target or program.device_kind
     us = program.estimated_us

@@ -10,7 +10,7 @@ from support.compiled_texts import ORIGIN, module, read
 from support.cuda_needed import needs_cuda_plugin
 
 from perfsuite.commands import main
-from perfsuite.commands.program import program_lines
+from perfsuite.commands.program import operation_lines
 from perfsuite.measure.installed import install
 from perfsuite.measure.targets.targets import Rates
 
@@ -119,7 +119,7 @@ def test_a_row_sums_the_runs_of_a_line_and_what_links_hide_and_keep_waiting():
         header=", is_scheduled=true",
     )
     program = read(text, origin=dataclasses.replace(ORIGIN, rates=rates, partitions=2))
-    lines = list(program_lines(program))
+    lines = list(operation_lines(program))
     reduce, negate = cells(lines, "all-reduce"), cells(lines, "negate")
     assert (float(negate["us"]), negate["runs"]) == (4, "2")
     (collective,) = program.collectives
@@ -131,7 +131,7 @@ def test_a_row_sums_the_runs_of_a_line_and_what_links_hide_and_keep_waiting():
 
 def test_an_operation_without_a_source_is_unknown_and_no_zero():
     text = module('%call = f32[8,16]{1,0} custom-call(%a), custom_call_target="nobody"', header=", is_scheduled=true")
-    lines = list(program_lines(read(text, origin=dataclasses.replace(ORIGIN, rates=Rates({"fp32": 1e9}, 1e9, "")))))
+    lines = list(operation_lines(read(text, origin=dataclasses.replace(ORIGIN, rates=Rates({"fp32": 1e9}, 1e9, "")))))
     assert "no source for nobody" in lines[0]
     assert cells(lines, "nobody")["us"] == "unknown"
 
