@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from perfsuite.measure.hlo.costs import Cost, CostModel
 from perfsuite.measure.hlo.loops import Place
-from perfsuite.measure.program.program import Kernel, Product, TimeLimit, product_seconds
+from perfsuite.measure.program.program import Kernel, Product, TimeLimit, product_seconds, rate_of
 from perfsuite.measure.program.schedule import (
     CONTROL,
     RUNNING,
@@ -32,7 +32,7 @@ from perfsuite.measure.program.schedule import (
     moved_bytes,
     spans_of,
 )
-from perfsuite.measure.targets.targets import Rates
+from perfsuite.measure.targets.targets import GPUS_OF_A_HOST, Rates
 
 ATTAINED: Final = 0.85
 """The share of the published rates that devices attain: copies 0.83 on a v6e (49.4 us for 32 MiB, by the profiler, in
@@ -40,6 +40,10 @@ Google's tpu-recipes), products 0.81 and 0.87 on an A100, permutations between n
 
 LAUNCH_US: Final = 1.0
 """From one kernel of a GPU to the next: what XLA's own models of GPUs add (`kKernelLaunchOverhead`)."""
+
+STEP_US: Final = 0.35
+"""A step of a Pallas kernel's grid on a TPU takes at least so much: 11.8 ms for 32,768 steps, with bundles for 0.14 us each
+(v5e, https://docs.jax.dev/en/latest/pallas/tpu/matmul.html)."""
 
 NCCL_LAUNCH_US: Final = 5.0
 """Of a collective between GPUs, by the same models (`kNcclKernelLaunchOverhead`)."""
@@ -50,8 +54,11 @@ HOP_US: Final = 1.0
 _TRANSCENDENTAL_FLOP: Final = {"GPU": 16, "TPU": 4}
 """A multiprocessor of a GPU has 16 units for transcendentals and 128 that multiply and add, a TPU 1 for 4."""
 
+_OF_TABLE: Final = {"bf16", "f32"}
+"""The types of XLA's table. For others it has a multiple: for float16 8 times the time of bfloat16 (jax 0.10.2)."""
+
 _MOST: Final = 3.0
-"""A product takes at most so many times its roofline: no number of a compiler is believed beyond that."""
+"""A product takes at most so many times its roofline: the table is not believed beyond that."""
 
 _UNEXPLAINED: Final = 2.0
 """An operation that takes so many times its roofline is bound by neither of its sides."""
@@ -128,11 +135,12 @@ class TimeModel:
         if transfer is not None and not computes(placed):
             return transfer
         code, clock = self.codes.get(placed.place), self.rates.cycles_per_us
-        if code is not None and code.bundles is not None and code.grid_steps is not None and clock is not None:
+        if code and code.bundles and code.grid_steps and not code.unknown_loops and clock:
             moved = self._memory_us(placed.bytes)
-            busy = code.bundles * code.grid_steps / clock
+            busy = code.grid_steps * max(code.bundles / clock, STEP_US)
             return OperationTime(max(busy, moved), "compute" if busy > moved else "memory", "static schedule")
-        if placed.place in self.unknown:
+        # A kernel's loops of unknown count are in its schedule once.
+        if placed.place in self.unknown or (code is not None and code.unknown_loops):
             return OperationTime(None)
         cost = self.model.instruction(placed.within, placed.op)
         compute = self._compute_us(placed, cost)
@@ -140,6 +148,9 @@ class TimeModel:
         roofline = max(compute, memory)
         us, basis = self._by_compiler(placed, roofline)
         side: TimeLimit = "compute" if compute > memory else "memory"
+        types = [rate_of(self.rates, each.rate_type, each.precision) for each in self._inner_products(placed)]
+        if None in types and basis != "estimated cycles":
+            return OperationTime(None)
         return OperationTime(us, "latency" if us > _UNEXPLAINED * roofline else side, basis)
 
     def _by_compiler(self, placed: Placed, roofline: float) -> tuple[float, str]:
@@ -147,17 +158,17 @@ class TimeModel:
         op, has_products = placed.op, bool(self._inner_products(placed))
         if self.rates.cycles_per_us is None:
             least = roofline + LAUNCH_US
-            # The table is of single products.
+            # The table is of single products, of two types.
+            in_table = {each.rate_type for each in self._inner_products(placed)} <= _OF_TABLE
             batched = any(part.batched for part in (op, *placed.parts))
-            table = min(op.sol_us or 0.0, _MOST * least) if has_products and not batched else 0.0
+            table = min(op.sol_us or 0.0, _MOST * least) if has_products and in_table and not batched else 0.0
             return (table, "sol") if table > least else (least, "roofline")
         cycles = (op.estimated_cycles or 0) / self.rates.cycles_per_us
         if cycles <= 0:
             return roofline, "roofline"
         # Of a kernel without products, libtpu's cycles are up to 10 times what the bandwidth of the memory allows; they
         # are less for an array that is on the chip.
-        least, most = (ATTAINED * roofline, _MOST * roofline) if has_products else (0.0, roofline + LAUNCH_US)
-        us = min(max(cycles, least), most)
+        us = max(cycles, ATTAINED * roofline) if has_products else min(cycles, roofline + LAUNCH_US)
         return us, "estimated cycles" if us == cycles else "roofline"
 
     def _memory_us(self, size: int) -> float:
@@ -225,6 +236,8 @@ class TimeModel:
             return OperationTime(None)
         one_way = ATTAINED * rates.link_bandwidth / 2 / rates.links
         ring = rates.links > 1
+        if not ring and self.partitions > GPUS_OF_A_HOST:
+            return OperationTime(None)  # the rate of the network between hosts is not known
         shares = {"all-reduce": 2 * (group - 1) / group, "collective-permute": 1.0, "collective-broadcast": 1.0}
         share = shares.get(kind, (group - 1) / group)
         if kind.endswith("all-to-all") and ring:

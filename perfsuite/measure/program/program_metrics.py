@@ -213,7 +213,7 @@ def _by_program(programs: Iterable[Program], name: str) -> dict[str, float] | No
     sums: dict[str, float] = collections.defaultdict(float)
     for program in programs:
         value = getattr(program, _attribute(name))
-        sums[program.label] += len(value) if isinstance(value, tuple) else value
+        sums[program.label] += len(value) if isinstance(value, tuple) else value or 0
     largest_first = sorted(sums.items(), key=lambda part: -part[1])
     return {label: _rounded(value) for label, value in largest_first if value} or None
 

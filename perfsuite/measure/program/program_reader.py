@@ -139,7 +139,7 @@ def read_program(
         operations=tuple(launches.values()),
         known_us=None if times is None else times.total(),
         waiting_us=None
-        if times is None
+        if times is None or any(each.waiting_us is not None and each.estimated_us is None for each in launches.values())
         else in_all({place: each.waiting_us or 0.0 for place, each in launches.items() if each.limit == "link"}),
         launches=None if at_least else int(in_all(dict.fromkeys(launches, 1))),
         sequential_steps=None if at_least else _sequential_steps(module, trips.counts),

@@ -57,7 +57,7 @@ def test_a_tpus_operation_takes_the_cycles_of_its_compiler_else_what_its_bytes_d
 
 
 @pytest.mark.parametrize(
-    ("count", "us", "basis"), [(500, 4, "roofline"), (5000, 5, "estimated cycles"), (50_000, 12 / ATTAINED, "roofline")]
+    ("count", "us", "basis"), [(500, 4, "roofline"), (5000, 5, "estimated cycles"), (50_000, 50, "estimated cycles")]
 )
 def test_a_tpus_product_takes_its_cycles_within_what_is_likely(count, us, basis):
     """At the published rate its 4,096 FLOP take 4 us."""
@@ -80,6 +80,23 @@ def test_a_gpus_product_takes_the_table_where_it_is_near_the_roofline(us, estima
     ).operations
     assert (pytest.approx(operation.estimated_us), operation.basis) == estimate
     assert (operation.what, operation.limit) == ("product", "latency" if estimate[0] > 10 else "compute")
+
+
+@pytest.mark.parametrize(("dtype", "basis"), [("f16", "roofline"), ("bf16", "sol")])
+def test_the_table_is_of_two_types(dtype, basis):
+    product = (
+        f"%p = {dtype}[8,8]{{1,0}} dot(%x, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}, {of_model(4.0)}"
+    )
+    casts = f"%x = {dtype}[8,16]{{1,0}} convert(%a)\n%y = {dtype}[8,16]{{1,0}} convert(%b)\n"
+    rates = dataclasses.replace(GPU, peak_flops={"bf16": 1e10, "fp16": 1e10, "fp32": 1e10})
+    assert timed(casts + product, rates=rates).operations[-1].basis == basis
+
+
+def test_a_product_of_a_type_without_a_rate_is_unknown():
+    product = "%p = s4[8,8]{1,0} dot(%x, %y), lhs_contracting_dims={1}, rhs_contracting_dims={1}"
+    casts = "%x = s4[8,16]{1,0} convert(%a)\n%y = s4[8,16]{1,0} convert(%b)\n"
+    assert timed(casts + product, rates=GPU).estimated_us is None
+    assert timed(f"{casts}{product}, {cycles(5000)}").operations[-1].estimated_us == 5, "the compiler says it"
 
 
 def test_the_table_is_not_for_many_products_in_one():
@@ -262,7 +279,9 @@ def test_a_switch_has_no_hops_and_a_permutation_one_way():
     )
     assert timed(gather, rates=GPU).estimated_us == 1 + 5, "NCCL's launch"
     assert timed(permute).estimated_us == 4 + 1
-    assert timed(permute, rates=dataclasses.replace(TPU, link_bandwidth=None)).estimated_us is None
+    without_links = timed(permute, rates=dataclasses.replace(TPU, link_bandwidth=None))
+    assert (without_links.estimated_us, without_links.waiting_us) == (None, None)
+    assert timed(gather, rates=GPU, partitions=16).estimated_us is None, "two hosts"
 
 
 # Compiled programs ---------------------------------------------------------------------------------------------------
