@@ -36,6 +36,9 @@ Limit = Literal["compute", "memory", "links", "network"]
 TimeLimit = Literal["compute", "memory", "latency", "link"]
 """What an operation takes its time for: its FLOP, its bytes, neither, or what it sends to other devices."""
 
+_OF_PARTS = {"c64": "f32", "c128": "f64"}
+"""A complex number's parts are of these types; the FLOP of its products are those of the parts."""
+
 _RATES = {"bf16": "bf16", "f16": "fp16", "f64": "fp64", "s8": "int8", "u8": "int8"}
 """XLA's types, and those of published rates. float32 and float8 have several."""
 
@@ -548,7 +551,7 @@ def product_seconds(rates: Rates, product: Product) -> float:
 
 def rate_of(rates: Rates, dtype: str, precision: str) -> float | None:
     """The FLOP/s of products of an XLA type at a precision of JAX."""
-    peak = rates.peak_flops
+    peak, dtype = rates.peak_flops, _OF_PARTS.get(dtype, dtype)
     if dtype == "f32" and "fp32" in peak:
         return peak["fp32"] if precision == "highest" else peak.get("tf32", peak["fp32"])
     if dtype == "f32" and "bf16" in peak:
