@@ -203,6 +203,7 @@ def _launches(
     """The operations that run by themselves, with their estimated times where the device's rates are known."""
     operations = {}
     waits, starts = (times.waits(), times.starts) if times else ({}, {})
+    longer = times.longer() if times else {}
     for placed in filter(is_launch, kernels):
         estimate = times.estimate(placed) if times else OperationTime(None)
         inner = {op.name for op in placed.parts}
@@ -217,7 +218,7 @@ def _launches(
             placed.source,
             model.instruction(placed.within, placed.op).bytes,
             runs=placed.runs,
-            estimated_us=estimate.us,
+            estimated_us=None if estimate.us is None else estimate.us + longer.get(placed.place, 0.0),
             limit=estimate.limit,
             basis=estimate.basis,
             start_us=starts.get(placed.place, 0.0),
