@@ -43,7 +43,7 @@ class InstructionsInstrument(Instrument):
     def instructions(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Instructions:
         """Count the instructions that one warm call executes, native code included: more than 1 % more fails.
 
-        The test runs once more up to here in a process under Valgrind, together with the tests after it in its file
+        The test runs once more in a process under Valgrind, together with the tests after it in its file
         that use `perf.instructions`. Without Valgrind the test is skipped.
         """
         __tracebackhide__ = True

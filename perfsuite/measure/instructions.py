@@ -73,6 +73,9 @@ _WINDOWS = 25
 _FEWEST_WINDOWS = 7
 _MOST_INSTRUCTIONS = 250_000_000
 """In all windows of a call together."""
+FEWEST = 5_000
+"""Of a call that does nothing the counts of two processes differed by 60 instructions (jax 0.10.2)."""
+
 _MOST_LINES = 100
 """Lines that the code under test begins before the counts of its lines end."""
 
@@ -127,7 +130,7 @@ def on_one_processor() -> Iterator[None]:
     product of 256 x 256 matrices differed by 1.3 % between two processes, on one by 0.2 % (jax 0.10.2).
     """
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {random.choice(sorted(before))})
+    os.sched_setaffinity(0, {random.SystemRandom().choice(sorted(before))})
     try:
         yield
     finally:
@@ -259,8 +262,8 @@ def count_instructions(call: Call, folder: Path) -> Instructions:
     """Count what a warm call executes until its outputs are ready, in a process that Valgrind started.
 
     Takes the middle one of several windows of one call, less what the window itself takes: now and then one lacks what
-    another thread does late, so the least is no better. `folder` is that of
-    `under_valgrind`. Raises `MeasurementError` where Valgrind does not run this process.
+    another thread does late, so the least is no better. `folder` is that of `under_valgrind`. Raises `MeasurementError`
+    where Valgrind does not run this process, and for a call of fewer than `FEWEST` instructions.
     """
     __tracebackhide__ = True
     callgrind = _Callgrind(folder)
@@ -281,9 +284,15 @@ def count_instructions(call: Call, folder: Path) -> Instructions:
             lines = _run_by_lines(callgrind, subject)
         slices = [counts.by_function() for counts in callgrind.counts()]
     middle, own = (sorted(each, key=lambda counts: counts.total)[len(each) // 2] for each in (windows, harness))
+    total = middle.total - own.total
+    if total < FEWEST:
+        raise MeasurementError(
+            f"perf.instructions({call.label}): {max(total, 0):,} instructions are too few to tell 1 % of them: "
+            f"call it in a loop, for at least {FEWEST:,}"
+        )
     return Instructions(
         call.label,
-        middle.total - own.total,
+        total,
         _largest_first(middle.by_function() - own.by_function()),
         *_parts_of(lines, slices),
     )

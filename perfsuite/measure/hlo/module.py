@@ -6,6 +6,7 @@ what it does not need, and reads once what repeats.
 """
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import json
@@ -29,6 +30,8 @@ _TYPES: Final = (
 _PRECISIONS: Final = ("default", "high", "highest")
 
 _COSTS: Final = ("flops", "transcendentals", "bytes_accessed")
+HOST_MEMORY: Final = 5
+"""The number that compilers have for the host's memory."""
 _VMEM: Final = "1"
 """The number that a TPU's compiler has for the memory on the chip."""
 
@@ -542,8 +545,9 @@ def _configured(config: bytes, opcode: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"kernel": values.get("fusion_backend_config", {}).get("kind", "")}
     if cycles := values.get("window_config", values).get("estimated_cycles"):
         fields["estimated_cycles"] = int(cycles)
-    costs_of_models = {model["name"]: model["exec_time_us"] for model in values.get("reification_cost", ())}
-    fields["sol_us"] = costs_of_models.get("sol")
+    with contextlib.suppress(AttributeError, TypeError):  # of an option without documentation
+        costs_of_models = {model.get("name"): model.get("exec_time_us") for model in values.get("reification_cost", ())}
+        fields["sol_us"] = costs_of_models.get("sol")
     if opcode == "while" and (trips := values.get("known_trip_count")):
         fields["trip_count"] = int(trips["n"])
     if opcode != "custom-call":

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from perfsuite.measure.hlo.costs import Cost, CostModel
 from perfsuite.measure.hlo.loops import Place
+from perfsuite.measure.hlo.module import HOST_MEMORY
 from perfsuite.measure.program.program import Kernel, Product, TimeLimit, product_seconds, rate_of
 from perfsuite.measure.program.schedule import (
     CONTROL,
@@ -25,6 +26,7 @@ from perfsuite.measure.program.schedule import (
     Placed,
     Span,
     bytes_of,
+    collective_identity,
     collective_kind,
     computes,
     crosses_network,
@@ -148,8 +150,10 @@ class TimeModel:
             moved = self._memory_us(placed.bytes)
             busy = code.grid_steps * max(code.bundles / clock, STEP_US)
             return OperationTime(max(busy, moved), "compute" if busy > moved else "memory", "static schedule")
-        # A kernel's loops of unknown count are in its schedule once.
-        if placed.place in self.unknown or (code is not None and code.unknown_loops):
+        # Of a TPU's kernel what its author estimates does not stand for its schedule, in which loops of unknown count are
+        # once. The compiler's own kernels have no schedule.
+        users = clock is not None and code is not None and "pallas_call" in placed.op.op_name
+        if placed.place in self.unknown or users:
             return OperationTime(None)
         cost = self.model.instruction(placed.within, placed.op)
         compute = self._compute_us(placed, cost)
@@ -210,14 +214,19 @@ class TimeModel:
             products += [product for called in op.calls for product in self.products_in(called)]
         return products
 
-    def _beside(self, placed: Placed) -> OperationTime | None:
-        """The time of what an instruction starts that goes on beside others: a collective, a copy. None without."""
+    def _beside(self, placed: Placed, identity: Any = None) -> OperationTime | None:
+        """The time of what an instruction starts that goes on beside others: a collective, a copy. None without.
+
+        Of several collectives it is that of the first, or of that with the `identity`.
+        """
         op = placed.op
         if op.opcode in RUNNING:
             return None
         if op.opcode == "async-start":
             return OperationTime(sum(self.timeline(name).us for name in op.calls), "memory", "roofline")
-        if collective := next(filter(collective_kind, (op, *placed.parts)), None):
+        collectives = [each for each in (op, *placed.parts) if collective_kind(each)]
+        same = [each for each in collectives if collective_identity(each) == identity]
+        if collective := next(iter(same or collectives), None):
             if us := op.sol_us or collective.sol_us:
                 return OperationTime(us, "link", "sol")
             group = collective.group_size or self.partitions
@@ -232,6 +241,8 @@ class TimeModel:
                 OperationTime(bytes_of(placed.operands) / rate * 1e6, "link", "link") if rate else OperationTime(None)
             )
         if op.opcode == "copy-start":
+            if HOST_MEMORY in (shape.space for shape in (*op.shapes, *placed.operands)):
+                return OperationTime(None)  # the rate of the link to the host is not known
             return OperationTime(self._memory_us(bytes_of(placed.operands)), "memory", "roofline")
         return None
 
@@ -285,8 +296,10 @@ class TimeModel:
         longer: dict[Place, float] = {}
         for position, placed in enumerate(instructions):
             starts[placed.place] = now
-            for span in first[position]:
-                transfer = self._beside(placed) or OperationTime(None)
+            for number, span in enumerate(first[position]):
+                transfer = self._beside(placed, span.identity) or OperationTime(None)
+                if number and placed.op.opcode == "async-start":
+                    transfer = OperationTime(0.0)  # what it wraps goes on as one
                 begin = max(now, free.get(transfer.limit, 0.0))
                 free[transfer.limit] = ends[span.identity] = begin + (transfer.us or 0.0)
                 if not computes(placed):
@@ -297,9 +310,10 @@ class TimeModel:
                 now += wait
                 start = instructions[span.first]
                 if computes(start) and start.op.opcode != "async-start":
-                    longer[start.place] = wait
+                    longer[start.place] = longer.get(start.place, 0.0) + wait
                 else:
-                    waits |= dict.fromkeys(self._carriers(start), wait)
+                    for carrier in self._carriers(start):
+                        waits[carrier] = waits.get(carrier, 0.0) + wait
         return _Timeline(now, starts, waits, longer)
 
     def _carriers(self, start: Placed) -> list[Place]:

@@ -369,6 +369,11 @@ class Program(Origin):
         return max(1 - self.waiting_us / whole, 0.0) if self.waiting_us is not None and whole else None
 
     @property
+    def data_dependent_loops(self) -> tuple[Operation, ...]:
+        """The loops whose iterations depend on data, and the kernels with such loops."""
+        return (*self.at_least, *(kernel for kernel in self.kernels if kernel.unknown_loops))
+
+    @property
     def flops(self) -> int | None:
         """FLOP of one run; None where the cost of a kernel or call is not known."""
         return None if self.unestimated else self.known.flops
@@ -526,7 +531,8 @@ def sum_of(programs: Sequence[Program]) -> Program:
             sums[name] = functools.reduce(operator.add, values)
     compiled = {id(program): program for program in programs}.values()
     seconds = {name: sum(getattr(each, name) for each in compiled) for name in ("lower_seconds", "compile_seconds")}
-    return dataclasses.replace(largest, **{**sums, **seconds, "programs": tuple(programs)})
+    devices = {name: max(getattr(each, name) for each in programs) for name in ("partitions", "slices")}
+    return dataclasses.replace(largest, **{**sums, **seconds, **devices, "programs": tuple(programs)})
 
 
 def place_of(source: SourceFrame) -> str:

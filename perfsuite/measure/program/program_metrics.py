@@ -104,7 +104,7 @@ GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
 _ATTRIBUTES = {
     "bound": "bound_seconds",
     "memory margin": "margin_bytes",
-    "data-dependent loops": "at_least",
+    "data-dependent loops": "data_dependent_loops",
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }

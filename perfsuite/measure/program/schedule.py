@@ -139,16 +139,16 @@ def spans_of(instructions: Sequence[Placed]) -> list[Span]:
 
     A collective lasts from the first instruction that holds a part of it, such as its start, to the last or to its end.
     """
-    held: dict[str, set[Any]] = {}
+    held: dict[str, dict[Any, None]] = {}
     positions: dict[Any, list[int]] = collections.defaultdict(list)
     for position, placed in enumerate(instructions):
         op = placed.op
         parts = (op, *(() if op.opcode in RUNNING else placed.parts))
-        held[op.name] = {collective_identity(part) for part in parts if collective_kind(part)}
+        held[op.name] = {collective_identity(part): None for part in parts if collective_kind(part)}
         if op.opcode.endswith(("-done", "-update")):
             held[op.name] |= held[op.operands[0]]
         elif not held[op.name] and (op.opcode in TRANSFERS or op.opcode == "async-start"):
-            held[op.name] = {op.name}
+            held[op.name] = {op.name: None}
         for identity in held[op.name]:
             positions[identity].append(position)
     return [Span(identity, among[0], among[-1]) for identity, among in positions.items()]

@@ -262,7 +262,9 @@ def _run(
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
         flags = environment.get(_LIBTPU_FLAGS, "")
-        if target.platform == "tpu" and holds_kernels(stablehlo) and not KERNEL_SCHEDULES.lost():
+        # libtpu takes a space for the end of a flag.
+        dumps = target.platform == "tpu" and holds_kernels(stablehlo) and " " not in name
+        if dumps and not KERNEL_SCHEDULES.lost():
             flags = f"{flags} {schedule_flags(folder / KERNELS)}"
         code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: flags}, log)
         if UNKNOWN_FLAG in log.read_bytes():

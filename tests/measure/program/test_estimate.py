@@ -126,8 +126,10 @@ def test_what_a_kernel_counts_may_be_products():
     cost = 'backend_config={"custom_call_config":{"cost_estimate":{"flops":8000}}}'
     kernel = f'%k = f32[8,16]{{1,0}} custom-call(%a), custom_call_target="tpu_custom_call", {cost}'
     rates = dataclasses.replace(TPU, peak_flops={"bf16": 1e9 / ATTAINED}, vector_flops=64e6 / ATTAINED)
-    assert timed(kernel, rates=rates).estimated_us == pytest.approx(8)
+    assert timed(kernel, rates=rates).estimated_us == pytest.approx(8), "the compiler's own"
     assert timed("%n = f32[8,16]{1,0} negate(%a)", rates=rates).estimated_us == pytest.approx(2)
+    of_user = kernel.replace(", backend", ', metadata={op_name="jit(f)/scaled/pallas_call"}, backend')
+    assert timed(of_user, rates=rates).estimated_us is None, "without its schedule"
 
 
 def test_without_rates_nothing_is_estimated():
@@ -183,6 +185,27 @@ def test_a_kernel_that_computes_takes_longer_for_the_collective_that_it_carries(
     program = timed(text, both, rates=rates)
     assert program.estimated_us == pytest.approx(3, rel=0.01)
     assert [each.total_us for each in program.operations] == [pytest.approx(program.estimated_us)]
+
+
+def test_two_collectives_that_one_instruction_starts_have_a_time_each():
+    both = computation(
+        "both",
+        "%x = f32[8,16]{1,0} parameter(0)",
+        f'%g = f32[16,16]{{1,0}} all-gather(%x), {GROUPS}, frontend_attributes={{chain_id="0"}}',
+        '%p = f32[8,16]{1,0} collective-permute(%x), source_target_pairs={{0,1}}, frontend_attributes={chain_id="1"}',
+        "%out = (f32[16,16]{1,0}, f32[8,16]{1,0}) tuple(%g, %p)",
+    )
+    program = timed("%f = (f32[16,16]{1,0}, f32[8,16]{1,0}) fusion(%a), kind=kLoop, calls=%both", both)
+    assert program.estimated_us == pytest.approx(3 + 5)
+    assert program.waiting_us == pytest.approx(3 + 5)
+
+
+def test_a_copy_to_the_hosts_memory_is_unknown():
+    program = timed("""
+        %copy = (f32[8,16]{1,0:S(5)}, f32[8,16]{1,0}, u32[]) copy-start(%a)
+        %copied = f32[8,16]{1,0:S(5)} copy-done(%copy)
+    """)
+    assert program.estimated_us is None
 
 
 def test_two_collectives_share_the_links_and_a_copy_does_not():
