@@ -150,8 +150,8 @@ class TimeModel:
             moved = self._memory_us(placed.bytes)
             busy = code.grid_steps * max(code.bundles / clock, STEP_US)
             return OperationTime(max(busy, moved), "compute" if busy > moved else "memory", "static schedule")
-        # Of a TPU's kernel what its author estimates does not stand for its schedule, in which loops of unknown count are
-        # once. The compiler's own kernels have no schedule.
+        # Of a TPU's kernel an author's estimate does not stand for its schedule, which has loops of unknown count once.
+        # The compiler's own kernels have no schedule.
         users = clock is not None and code is not None and "pallas_call" in placed.op.op_name
         if placed.place in self.unknown or users:
             return OperationTime(None)
