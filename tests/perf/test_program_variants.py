@@ -8,7 +8,16 @@ from .conftest import DROPOUT, Steps, Workload
 
 SAME = ("list", "partition", "cached_filter_jit")
 """As the flat step."""
-MARKED = {"bytes accessed", "code bytes", "copies", "launches", "output bytes", "peak bytes", "temp bytes"}
+MARKED = {
+    "bytes accessed",
+    "code bytes",
+    "copies",
+    "estimated us",
+    "launches",
+    "output bytes",
+    "peak bytes",
+    "temp bytes",
+}
 """What the marker of `filter_jit` may change: an output that says when the step is done."""
 
 
