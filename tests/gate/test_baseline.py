@@ -61,7 +61,7 @@ def test_only_measured_and_compiled_metrics_gate_and_info_never_does():
         ({"interval": Interval(0, float("inf"))}, ValueError, "high must be finite, got inf"),
         ({"interval": (1, 2)}, TypeError, "interval must be of type Interval"),
         ({"samples": 0}, ValueError, "samples must be at least 1, got 0"),
-        ({"detail": {"f": 1.5}}, TypeError, "detail must be of type int, got 1.5"),
+        ({"detail": {"f": "1.5"}}, TypeError, "detail must be a number, got '1.5'"),
         ({"detail": {1: 1}}, TypeError, "a name in detail must be of type str"),
         ({"detail": [1]}, TypeError, "detail must be of type Mapping"),
         ({"environment": "67b74798"}, TypeError, "environment must be of type Environment"),

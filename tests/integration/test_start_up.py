@@ -7,7 +7,7 @@ import pytest
 
 WITHOUT_A_PERF_TEST = re.compile(
     r"perfsuite(\.(plugin|options|hooks|gate|session|report|history)\b.*"
-    r"|\.processes|\.measure(\.(errors|io|metric|peers|progress|serialise|words|compiler_stderr|compiles(\.observing)?"
+    r"|\.processes|\.measure(\.(errors|installed|io|metric|peers|progress|serialise|words|compiler_stderr|compiles(\.observing)?"
     r"|private(\.\w+)?))?)?"
 )
 """What may be imported where no test measures. A new module takes about half a millisecond of each session."""
