@@ -16,7 +16,10 @@ from perfsuite.measure.call import call
 from perfsuite.measure.program.lowering import lower_call
 from perfsuite.measure.targets.targets import target as target_of
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
+pytestmark = [
+    pytest.mark.usefixtures("quick_to_compile"),
+    pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning"),  # since jax 0.12
+]
 
 MODEL = """
 import jax

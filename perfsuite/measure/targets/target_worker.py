@@ -94,11 +94,14 @@ def main(folder: Path) -> None:
 
 
 def _compiled(compile_module: Callable, module: Any, devices: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The executable, without the costs of XLA's models where it has no tables of the device or no such option."""
+    """The executable, without the costs of XLA's models where the compiler fails with them.
+
+    It does for devices that it has no tables of, in words of its own in each version.
+    """
     try:
         return compile_module(module, devices, options)
-    except Exception as error:
-        if COST_MODELS not in options or not ("Cannot find key" in str(error) or COST_MODELS in str(error)):
+    except Exception:
+        if COST_MODELS not in options:
             raise
     return compile_module(module, devices, {name: value for name, value in options.items() if name != COST_MODELS})
 
