@@ -1,5 +1,6 @@
 """The page as text: what is on it, and that nothing in a name or a message is more than text."""
 
+import dataclasses
 import html.parser
 import re
 from pathlib import Path
@@ -204,6 +205,10 @@ def test_the_timelines_of_a_program_and_its_baseline_have_one_scale():
         ("device waiting", "left:80.000%;width:20.000%", "waiting for gather p"),
         ("collectives link", "left:70.000%;width:30.000%", "gather p at p"),
     ]
+    longer = dataclasses.replace(estimated_program("p").timeline_before, us=200.0)
+    page = page_with(estimated_program("p", timeline_before=longer))
+    widths = [each["style"] for each in page.all("i") if "style" in each and each["class"].strip() == "device compute"]
+    assert widths == ["left:0.000%;width:10.000%"], "the longer of the two is the whole"
 
 
 def test_parts_stand_beside_those_of_the_baseline_and_what_is_unknown_leads():

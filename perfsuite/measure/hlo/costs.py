@@ -35,6 +35,9 @@ TRANSCENDENTAL: Final = {
 }
 _PRODUCTS: Final = ("dot", "convolution")
 _REDUCTIONS: Final = ("map", "reduce", "reduce-window", "scatter", "select-and-scatter")
+CONTROL: Final = frozenset(("while", "conditional", "call", "async-start"))
+"""Instructions that run the computations that they call, instruction by instruction."""
+
 FREE: Final = {
     *("add-dependency", "after-all", "async-update", "bitcast", "constant", "domain", "get-tuple-element"),
     *("opt-barrier", "parameter", "partition-id", "replica-id", "tuple"),
@@ -42,7 +45,8 @@ FREE: Final = {
 """What takes no work."""
 _SLICES: Final = {"dynamic-slice", "gather", "slice"}
 """They read as much of their first operand as they return."""
-_UPDATES: Final = {"dynamic-update-slice", "scatter"}
+UPDATES: Final = {"dynamic-update-slice", "scatter"}
+"""They write into their first operands."""
 _FORWARDS: Final = (
     ELEMENTWISE
     | TRANSCENDENTAL
@@ -187,7 +191,7 @@ class CostModel:
 def _updates_in_place(named: Mapping[str, Instruction], result: Instruction) -> list[Instruction]:
     """The updates by which a kernel makes a result of its argument; none where it writes all of the result."""
     updates = []
-    while result.opcode == "bitcast" or result.opcode in _UPDATES:
+    while result.opcode == "bitcast" or result.opcode in UPDATES:
         if result.opcode != "bitcast":
             updates.append(result)
         result = named[result.operands[0]]

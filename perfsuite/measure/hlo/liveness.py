@@ -12,17 +12,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from perfsuite.measure.hlo.costs import ELEMENTWISE, TRANSCENDENTAL
+from perfsuite.measure.hlo.costs import CONTROL, ELEMENTWISE, TRANSCENDENTAL, UPDATES
 from perfsuite.measure.hlo.module import HloModule, Instruction, Shape
 
 _FORWARDS: Final = {"add-dependency", "async-update", "bitcast", "domain", "opt-barrier", "while"}
 """Their results are their operands."""
-_UPDATES: Final = ("dynamic-update-slice", "scatter")
-"""They write into their first operands."""
 _POINTWISE: Final = ELEMENTWISE | TRANSCENDENTAL | {"all-reduce", "bitcast", "copy", "sort"}
 """They may write into an operand that nothing uses later."""
-_CONTROL: Final = ("while", "conditional", "call", "async-start")
-"""They run what they call, instruction by instruction."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -97,7 +93,7 @@ class Liveness:
             changes[end[buffer] + 1] -= buffer.bytes
         heights, inside = [*itertools.accumulate(changes)], dict[int, Lives]()
         for position, op in enumerate(instructions):
-            if op.opcode in _CONTROL:
+            if op.opcode in CONTROL:
                 inside[position] = max(map(self.lives, op.calls), key=lambda each: each.bytes)
                 heights[position] += inside[position].bytes
         peak, height = max(enumerate(heights), key=lambda each: each[1])
@@ -131,7 +127,7 @@ class Liveness:
     ) -> Iterator[tuple[int, Buffer]]:
         """The numbers of the results that are in the place of an operand, each with that."""
         flat = [*itertools.chain(*operands)]
-        if op.opcode in _UPDATES:
+        if op.opcode in UPDATES:
             for number in range(len(results)):
                 flat[number].op = op if op.opcode == "scatter" else flat[1].op
                 yield number, flat[number]

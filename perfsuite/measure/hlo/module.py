@@ -135,12 +135,11 @@ class Instruction:
     `group_size` is how many devices a collective is between, 0 where that is all.
 
     The last eight are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `sol_us` the time
-    that XLA's tables have for an operation of a GPU, `trip_count` how
-    often a loop runs where the CPU's compiler knows it, `cost_estimate` what the author of a Pallas kernel says of its
-    cost. Of a custom call for a TPU, `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what
-    its author lets it take. `kernel` is what the GPU's compiler makes of a fusion, such as "__triton". A product by
-    cuBLAS has `contracted` and `precision` of a `dot`. `mode` is the letter that tells a routine of LAPACK what to
-    compute.
+    that XLA's tables have for an operation of a GPU, `trip_count` how often a loop runs where the CPU's compiler knows
+    it, `cost_estimate` what the author of a Pallas kernel says of its cost. Of a custom call for a TPU, `vmem_bytes` is
+    what it takes of the memory on the chip, `vmem_limit_bytes` what its author lets it take. `kernel` is what the GPU's
+    compiler makes of a fusion, such as "__triton". A product by cuBLAS has `contracted`, `batched` and `precision` of a
+    `dot`. `mode` is the letter that tells a routine of LAPACK what to compute.
     """
 
     name: str

@@ -12,15 +12,14 @@ one after the other on the links and on the memory; where one ends, the device w
 
 import collections
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from perfsuite.measure.hlo.costs import Cost, CostModel
+from perfsuite.measure.hlo.costs import CONTROL, Cost, CostModel
 from perfsuite.measure.hlo.loops import Place
 from perfsuite.measure.hlo.module import HOST_MEMORY
 from perfsuite.measure.program.program import Kernel, Product, TimeLimit, product_seconds, rate_of
 from perfsuite.measure.program.schedule import (
-    CONTROL,
     RUNNING,
     TRANSFERS,
     Placed,
@@ -155,41 +154,40 @@ class TimeModel:
         users = clock is not None and code is not None and "pallas_call" in placed.op.op_name
         if placed.place in self.unknown or users:
             return OperationTime(None)
-        cost = self.model.instruction(placed.within, placed.op)
-        compute = self._compute_us(placed, cost)
+        cost, products = self.model.instruction(placed.within, placed.op), self._inner_products(placed)
+        compute = self._compute_us(placed, cost, products)
         memory = self._memory_us(cost.bytes)
         roofline = max(compute, memory)
-        us, basis = self._by_compiler(placed, roofline)
+        us, basis = self._by_compiler(placed, roofline, products)
         side: TimeLimit = "compute" if compute > memory else "memory"
-        types = [rate_of(self.rates, each.rate_type, each.precision) for each in self._inner_products(placed)]
-        if None in types and basis != "estimated cycles":
+        rates = [rate_of(self.rates, product.rate_type, product.precision) for product in products]
+        if None in rates and basis != "estimated cycles":
             return OperationTime(None)
         return OperationTime(us, "latency" if us > _UNEXPLAINED * roofline else side, basis)
 
-    def _by_compiler(self, placed: Placed, roofline: float) -> tuple[float, str]:
+    def _by_compiler(self, placed: Placed, roofline: float, products: Sequence[Product]) -> tuple[float, str]:
         """What the compiler says an operation takes, within what its roofline makes likely; else its roofline."""
-        op, has_products = placed.op, bool(self._inner_products(placed))
+        op = placed.op
         if self.rates.cycles_per_us is None:
             least = roofline + LAUNCH_US
             # The table is of single products, of two types.
-            in_table = {each.rate_type for each in self._inner_products(placed)} <= _OF_TABLE
+            in_table = products and {product.rate_type for product in products} <= _OF_TABLE
             batched = any(part.batched for part in (op, *placed.parts))
-            table = op.sol_us or 0.0 if has_products and in_table and not batched else 0.0
+            table = op.sol_us or 0.0 if in_table and not batched else 0.0
             return (table, "sol") if least < table <= _MOST * least else (least, "roofline")
         cycles = (op.estimated_cycles or 0) / self.rates.cycles_per_us
         if cycles <= 0:
             return roofline, "roofline"
         # Of a kernel without products, libtpu's cycles are up to 10 times what the bandwidth of the memory allows; they
         # are less for an array that is on the chip.
-        us = max(cycles, ATTAINED * roofline) if has_products else min(cycles, roofline + LAUNCH_US)
+        us = max(cycles, ATTAINED * roofline) if products else min(cycles, roofline + LAUNCH_US)
         return us, "estimated cycles" if us == cycles else "roofline"
 
     def _memory_us(self, size: int) -> float:
         return size / (ATTAINED * self.rates.memory_bandwidth) * 1e6
 
-    def _compute_us(self, placed: Placed, cost: Cost) -> float:
+    def _compute_us(self, placed: Placed, cost: Cost, products: Sequence[Product]) -> float:
         """The least time for an operation's FLOP, its products at the rates of their types."""
-        products = self._inner_products(placed)
         seconds = sum(product_seconds(self.rates, product) for product in products)
         others = max(cost.flops - sum(product.flops for product in products), 0)
         others += cost.transcendentals * _TRANSCENDENTAL_FLOP["GPU" if self.rates.cycles_per_us is None else "TPU"]
@@ -223,7 +221,8 @@ class TimeModel:
         if op.opcode in RUNNING:
             return None
         if op.opcode == "async-start":
-            return OperationTime(sum(self.timeline(name).us for name in op.calls), "memory", "roofline")
+            limit: TimeLimit = "link" if any(map(collective_kind, placed.parts)) else "memory"
+            return OperationTime(sum(self.timeline(name).us for name in op.calls), limit, "what it wraps")
         collectives = [each for each in (op, *placed.parts) if collective_kind(each)]
         same = [each for each in collectives if collective_identity(each) == identity]
         if collective := next(iter(same or collectives), None):

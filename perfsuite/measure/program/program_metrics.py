@@ -108,6 +108,9 @@ _ATTRIBUTES = {
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }
+_OF_SEVERAL = {"cross-slice collectives": "slices", "cross-slice bytes": "slices", "waiting us": "partitions"}
+"""Facts of a program that runs in so many, which one alone has not."""
+
 _PARTS_OF: dict[str, Callable[[Program], Mapping[str, float] | None]] = {
     "argument bytes": lambda program: _by_path(program.argument_sizes.items()),
     "output bytes": lambda program: _by_path(program.output_sizes.items()),
@@ -131,10 +134,8 @@ def metrics_of(program: Program) -> list[Metric]:
             value, title = _KNOWN[name](program), f"known {name}"
         elif operations == "kernels" and amount and None in map(amount, program.kernels):
             title = f"known {name}"
-        parts = {"cross-slice collectives": program.slices, "cross-slice bytes": program.slices}
-        alone = (parts | {"waiting us": program.partitions}).get(name) == 1
         # Not every device knows its rates or its memory.
-        if value is not None and not alone:
+        if value is not None and not (name in _OF_SEVERAL and getattr(program, _OF_SEVERAL[name]) == 1):
             metrics.append(_metric(program, value, title, unit, kind))
     return metrics
 

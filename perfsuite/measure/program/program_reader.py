@@ -13,6 +13,7 @@ from typing import Any
 
 from perfsuite.measure.hlo.costs import (
     BOOKKEEPING,
+    CONTROL,
     CostModel,
     call_flops,
     is_library_product,
@@ -40,7 +41,6 @@ from perfsuite.measure.program.program import (
     product_seconds,
 )
 from perfsuite.measure.program.schedule import (
-    CONTROL,
     NO_WORK,
     PRODUCTS,
     Placed,

@@ -6,15 +6,12 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perfsuite.measure.hlo.costs import BOOKKEEPING, FREE
+from perfsuite.measure.hlo.costs import BOOKKEEPING, CONTROL, FREE
 from perfsuite.measure.hlo.loops import Place
 from perfsuite.measure.hlo.module import HloModule, Instruction, Shape, SourceFrame
 from perfsuite.measure.program.program import Operation, source_of
 
 PRODUCTS = ("dot", "convolution")
-
-CONTROL = frozenset(("while", "conditional", "call", "async-start"))
-"""Instructions that run the computations that they call, instruction by instruction."""
 
 RUNNING = CONTROL - {"async-start"}
 

@@ -238,6 +238,17 @@ def test_what_a_start_wraps_goes_on_beside_the_rest():
     )
     assert (program.estimated_us, program.waiting_us) == (3, 2)
     assert [each.waiting_us for each in program.operations if each.what == "all-gather"] == [2]
+    program = timed(
+        f"""
+        %start = ((f32[8,16]{{1,0}}), f32[16,16]{{1,0}}, u32[]) async-start(%a), calls=%wrapped
+        %other = {GATHER}(%b), {GROUPS}
+        %end = f32[16,16]{{1,0}} all-gather-done(%other)
+        %done = f32[16,16]{{1,0}} async-done(%start)
+        %out = (f32[16,16]{{1,0}}, f32[16,16]{{1,0}}) tuple(%end, %done)
+        """,
+        wrapped,
+    )
+    assert program.estimated_us == pytest.approx(6), "both are on the links"
 
 
 def test_loops_are_multiplied_with_their_waits():
