@@ -43,8 +43,9 @@ class InstructionsInstrument(Instrument):
     def instructions(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Instructions:
         """Count the instructions that one warm call executes, native code included: more than 1 % more fails.
 
-        The test runs once more in a process under Valgrind, together with the tests after it in its file
-        that use `perf.instructions`. Without Valgrind the test is skipped.
+        The test runs once more in a process under Valgrind, together with the tests after it in its file that use
+        `perf.instructions`. Without Valgrind the test is skipped. A process that confirms another metric of the test,
+        or that `perfsuite against` starts, counts nothing, and the total is 0.
         """
         __tracebackhide__ = True
         limits = self._begin(INSTRUCTIONS, budget)

@@ -129,8 +129,8 @@ class ProgramRecord:
 
     `titles` are those of its metrics. `differences` are lines; empty where nothing is different, or where the program
     of the baseline is not in the cache of this machine (`compared` is False). `at_least`, `at_most` and `unestimated`
-    are the places of what `Program` calls so. `timeline` is None where the device's
-    rates are not known; `timeline_before` is that of the program of the baseline, where it differs.
+    are the places of what `Program` calls so. `timeline` is None where the device's rates are not known;
+    `timeline_before` is that of the program of the baseline, where it differs.
     """
 
     label: str
