@@ -1,11 +1,10 @@
-"""What perfsuite asks git: which commits changed a file, what the file held in each, and what else `run` is given.
+"""What perfsuite asks git: what a file held in a commit, and what else `run` is given.
 
 It runs the git executable, which is there wherever baselines are under version control, reads every kind of repository
 (worktrees, partial clones, alternates, SHA-256) and keeps its plumbing formats stable. GitPython runs the same
 executable; pygit2 is a second implementation, too much for two questions.
 """
 
-import dataclasses
 import os
 import subprocess
 from pathlib import Path
@@ -20,27 +19,9 @@ SHALLOW = (
 _OF_ANOTHER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 """Variables that a git hook sets: with them git reads, and writes, another repository or index than the folder's."""
 
-_FORMAT = "--format=%H%x00%h%x00%as%x00%s"
-
 
 class GitError(Exception):
     """git cannot answer: the message says what perfsuite asked for, what is wrong and what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Commit:
-    """A commit: its full hash, the shortened one, the author's day (`2026-11-21`), its subject."""
-
-    id: str
-    short: str
-    day: str
-    subject: str
-
-    @property
-    def title(self) -> str:
-        """How a message names the commit: `1a2b3c4 (2026-11-21, its subject)`."""
-        about = ", ".join(filter(None, (self.day, self.subject)))
-        return f"{self.short} ({about})" if about else self.short
 
 
 class Repository:
@@ -80,22 +61,6 @@ class Repository:
         """The paths of the files directly in a folder of a revision; all paths are relative to the root."""
         return self.run("ls-tree", "-z", "--name-only", "--full-tree", revision, "--", folder or ".").split("\0")[:-1]
 
-    def commits(self, path: str, since: str | None = None) -> list[Commit]:
-        """The commits after `since` that changed the file at `path`, relative to the root, newest first.
-
-        They are along first parents: a merge is one commit, and those of the merged branch are none. A file that was
-        moved begins anew: `git log --follow` takes a new file for a copy of the most similar one, which in a folder of
-        baselines belongs to another device.
-        """
-        if self.commit_id("HEAD") is None:
-            return []
-        # Unlike `git log`, it ignores the user's settings (`log.follow`, dates).
-        text = self.run(
-            "rev-list", "--first-parent", "--encoding=UTF-8", _FORMAT, "HEAD", *([f"^{since}"] if since else []),
-            "--", f":(top,literal){path}",
-        )  # fmt: skip
-        return [_commit("rev-list", line) for line in text.split("\n") if "\0" in line]
-
     def content(self, name: str) -> bytes | None:
         """The content of a file (`revision:path`); None where there is none."""
         try:
@@ -103,9 +68,11 @@ class Repository:
         except GitError:
             return None
 
-    def commit(self, id: str) -> Commit:
-        """What there is to say of a commit."""
-        return _commit("show", self.run("show", "--no-patch", "--encoding=UTF-8", _FORMAT, id, "--").strip("\n"))
+    def title(self, commit: str) -> str:
+        """How a message names a commit: `1a2b3c4 (2026-11-21, its subject)`."""
+        form = "--format=%h (%as, %s)"
+        line = self.run("show", "--no-patch", "--no-show-signature", "--encoding=UTF-8", form, commit, "--")
+        return printable(line.strip(), " ")  # no character of a subject may control the terminal
 
     def run(self, *arguments: str) -> str:
         """What git prints. Raises `GitError` with git's own words."""
@@ -124,11 +91,3 @@ class Repository:
             problem = done.stderr.decode("utf-8", errors="replace").strip() or f"exit status {done.returncode}"
             raise GitError(f"git {arguments[0]}: {problem.removeprefix('fatal: ')}")
         return done.stdout
-
-
-def _commit(asked: str, line: str) -> Commit:
-    # Subjects are printed: no character of theirs may control the terminal.
-    fields = [printable(field, " ") for field in line.split("\0", 3)]
-    if len(fields) != _FORMAT.count("%x00") + 1:
-        raise GitError(f"git {asked}: its answer cannot be read ({fields[0]!r:.60} is no line about a commit)")
-    return Commit(*fields)

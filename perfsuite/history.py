@@ -1,9 +1,8 @@
-"""What became of the metrics: two baseline files compared with each other, and one file over its git history.
+"""What became of the metrics: two baseline files compared with each other.
 
 A `Source` is a file on disk, or `REVISION:PATH` of git. Two are compared by the gate's own rules, so that noise to a
-gate is noise here: the older file stands for the baselines, the newer one for a run. There is one more rule: a metric
-is improved when it would fail with the files exchanged, so one comparison mirrors the other. No file has the tolerance
-that a test sets for itself, so each metric gets the tolerance of its kind.
+gate is noise here: the older file stands for the baselines, the newer one for a run. No file has the tolerance that a
+test sets for itself, so each metric gets the tolerance of its kind.
 
 Nothing here prints, and nothing imports jax or NumPy.
 """
@@ -11,7 +10,6 @@ Nothing here prints, and nothing imports jax or NumPy.
 import collections
 import dataclasses
 import fnmatch
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -20,19 +18,16 @@ from typing import cast
 
 from perfsuite.gate.baseline import Baselines, Entry, metric_of, name_of
 from perfsuite.gate.baseline_file import BaselineError, LocatedError, baseline_files, decode, is_baselines, load
-from perfsuite.gate.environment import Environment, incomparable, version_changes
+from perfsuite.gate.environment import Environment, version_changes
 from perfsuite.gate.messages import relative_change
 from perfsuite.gate.verdict import Result, Verdict, judge_absent, judge_baseline
-from perfsuite.git import SHALLOW, GitError, Repository
+from perfsuite.git import GitError, Repository
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import plural
 
-NOT_COMMITTED = "not committed"
-"""The name of the file in the working tree."""
-
 
 class HistoryError(Exception):
-    """A file, a revision or a history cannot be read: the message names it, and says what to do."""
+    """A file or a revision cannot be read: the message names it, and says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,62 +131,6 @@ def _files_near(path: Path) -> str:
     return f"; there is {', '.join(map(str, near))}" if near else ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Saves:
-    """The saves of the file `path`, newest first, each by the name of its commit.
-
-    `notes` are sentences about the saves that are missing.
-    """
-
-    path: Path
-    sources: tuple[Source, ...]
-    notes: tuple[str, ...]
-
-
-def saves_of(path: Path, since: str | None = None) -> Saves:
-    """The saves of a baseline file. The working tree comes first where it differs from the last commit.
-
-    With `since`, a revision, the oldest one is the file at that revision. Raises `HistoryError` when the file is in no
-    repository or in no commit, or when git knows no such revision.
-    """
-    now = on_disk(path).baselines if path.exists() else None
-    try:
-        repository = Repository(path.parent)
-        inside = repository.prefix + path.name
-        start = None if since is None else repository.commit_id(since)
-        if start is None and since is not None:
-            raise HistoryError(f"--since {since}: git knows no such revision")
-        commits = [(commit.title, commit.id) for commit in repository.commits(inside, start)]
-        commits += [(str(since), start)] if start else []
-        contents = [repository.content(f"{id}:{inside}") for _, id in commits]
-        notes = [SHALLOW] if repository.shallow else []
-    except GitError as error:
-        raise HistoryError(f"{path}: {error}") from None
-    if not any(contents):
-        problem = "no commit has this file: `git add` and commit it" if now else "no such file, here or in git"
-        raise HistoryError("; ".join([f"{path}: {problem}", *notes]))
-    sources, skipped = [], []
-    for (title, _), content in zip(commits, contents, strict=True):
-        try:
-            if content is not None:  # the commit deleted it
-                sources.append(Source(title, decode(content, path.stem)))
-        except LocatedError:
-            skipped.append(title)
-    if skipped:
-        rest = f" and {len(skipped) - 1} older ones" if skipped[1:] else ""
-        notes.append(f"damaged, or written by another version of perfsuite, in {skipped[0]}{rest}")
-    if now and (not sources or sources[0].baselines != now):
-        sources.insert(0, Source(NOT_COMMITTED, now))
-    return Saves(path, tuple(sources), tuple(notes))
-
-
-def _amount(change: float | None) -> float:
-    """By how much to sort a change: a doubling is as much as a halving, and no change comes last."""
-    if change is None:
-        return -1.0
-    return math.inf if change <= -1 else abs(math.log1p(change))
-
-
 def compare(old: Baselines, new: Baselines) -> list[Result]:
     """The verdict on every metric of either file: the gravest first, then by how much it changed, then by name.
 
@@ -207,7 +146,7 @@ def compare(old: Baselines, new: Baselines) -> list[Result]:
     ids = {(test, id): None for each in (old, new) for test, entries in each.metrics.items() for id in entries}
     results = [_judged(test, id, old.get(test, id), new.get(test, id)) for test, id in ids]
     return sorted(
-        results, key=lambda each: (-each.verdict, -_amount(relative_change(each)), each.test, each.metric.name)
+        results, key=lambda each: (-each.verdict, -abs(relative_change(each) or 0.0), each.test, each.metric.name)
     )
 
 
@@ -227,45 +166,17 @@ def _judged(test: str, id: str, old: Entry | None, new: Entry | None) -> Result:
     if new is None:
         assert old is not None
         return judge_absent(test, id, old, None, "")
+    metric = metric_of(id, new)
     if old is None:
-        return Result(test, metric_of(id, new), Verdict.NEW)
-    baseline = old.value if old.unit == new.unit else None
-    versions = tuple(version_changes(old.environment, new.environment))
-    result = Result(test, metric_of(id, new), Verdict.INFO, "baseline", baseline=baseline, versions=versions)
-    if why := _why_incomparable(old, new):
-        return dataclasses.replace(result, verdict=Verdict.NOT_COMPARABLE, incomparable=why)
-    if new.kind == "info" or new.provenance == "reported":
-        return result
-    forward, backward = _by_gate(old, new), _by_gate(new, old)
-    verdict = Verdict.PASS
-    if old.value == new.value:
-        return dataclasses.replace(result, verdict=verdict)
-    if forward.failed:
-        return dataclasses.replace(result, verdict=Verdict.FAIL, grown=forward.grown)
-    if backward.failed:
-        verdict = Verdict.IMPROVED
-    elif Verdict.INCONCLUSIVE in (forward.verdict, backward.verdict):
-        verdict = Verdict.INCONCLUSIVE
-    return dataclasses.replace(result, verdict=verdict)
-
-
-def _why_incomparable(old: Entry, new: Entry) -> str:
-    """Why two entries of one name are not comparable, in words; empty where they are."""
-    if (old.kind, old.unit) != (new.kind, new.unit):
-        return f"was {old.kind} in {old.unit}, is {new.kind} in {new.unit}"
-    if old.better != new.better:
-        return f"{old.better} was better, {new.better} is"
-    if (old.provenance == "reported") != (new.provenance == "reported"):
-        reported, other = (old, new) if old.provenance == "reported" else (new, old)
-        return f"one is {other.provenance}, the other reported by {reported.source}"
-    if old.provenance == "reported":
-        return ""
-    return incomparable(new.kind, new.unit, old.environment, new.environment) or ""
-
-
-def _by_gate(baseline: Entry, entry: Entry) -> Result:
+        return Result(test, metric, Verdict.NEW)
     # What two files say is compared as they say it, also where one has no interval.
-    interval = entry.interval or Interval(entry.value, entry.value)
-    metric = dataclasses.replace(metric_of("metric", entry), interval=interval)
+    exact = dataclasses.replace(metric, interval=new.interval or Interval(new.value, new.value))
     # A compiled metric may have no environment, and the gate of such a metric does not read it.
-    return judge_baseline("", metric, baseline, now=cast(Environment, entry.environment))
+    result = judge_baseline(test, exact, old, now=cast(Environment, new.environment))
+    verdict = result.verdict
+    if "reported" in (old.provenance, new.provenance):
+        verdict = Verdict.INFO
+    elif verdict == Verdict.INCONCLUSIVE and old.value == new.value:
+        verdict = Verdict.PASS
+    versions = tuple(version_changes(old.environment, new.environment))
+    return dataclasses.replace(result, metric=metric, verdict=verdict, versions=versions)

@@ -314,7 +314,7 @@ def over_commits(
         return side_of_commit(tree, id, id[:12], scratch=scratch)
 
     def name_of(id: str) -> str:
-        return repository.commit(id).title
+        return repository.title(id)
 
     trials = Trials(side_of, name_of, wanted, Tests(arguments, scratch / "runs"), effort, say)
     newer, older = (bad, good) if bad_is_newer else (good, bad)

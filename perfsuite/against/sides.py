@@ -302,7 +302,7 @@ def side_of_commit(tree: Tree, revision: str, name: str, *, scratch: Path, specs
         tree.lay_over(stand)
         packages = packages_with(wanted, scratch / f"packages-{name}") if wanted else present_packages()
         paths = tuple(stand.moved(path) for path in tree.imports)
-        title = f"{tree.repository.commit(commit).title}, {packages.title}"
+        title = f"{tree.repository.title(commit)}, {packages.title}"
         yield Side(name, packages, stand.moved(tree.directory), paths, stand, title=title)
 
 

@@ -1,4 +1,4 @@
-"""The command line beside pytest's: `perfsuite init`, `program`, `show`, `diff`, `history`, `against` and `bisect`.
+"""The command line beside pytest's: `perfsuite init`, `program`, `show`, `diff`, `against` and `bisect`.
 
 Each command is a module of its name (with `_` for `-`) with `SUMMARY` (one line for `perfsuite --help`), `EXAMPLES`,
 `add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # see `of_pytest`
 
 T = TypeVar("T")
 
-COMMANDS = ("init", "program", "show", "diff", "history", "against", "bisect")
+COMMANDS = ("init", "program", "show", "diff", "against", "bisect")
 
 PATTERN_HELP = "only metrics whose test or name contains it, or matches it with * and ?"
 
@@ -99,7 +99,7 @@ def of_pytest(ask: Callable[["pytest.Config"], T]) -> T:
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="perfsuite", description="Read, compare and follow the baselines that `pytest --perf-save` records."
+        prog="perfsuite", description="Read and compare the baselines that `pytest --perf-save` records."
     )
     parser.add_argument("--version", action="version", version=f"perfsuite {importlib.metadata.version('perfsuite')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

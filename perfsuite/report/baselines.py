@@ -1,14 +1,13 @@
-"""Baseline files for people: what one holds, what differs between two, or save by save, in lines of text."""
+"""Baseline files for people: what one holds, and what differs between two, in lines of text."""
 
 import collections
-import itertools
 from collections.abc import Sequence
 
 from perfsuite.gate.baseline import Baselines, Revision, name_of
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.gate.messages import verdict_counts
 from perfsuite.gate.verdict import Result, Verdict
-from perfsuite.history import Saves, Source, compare, select, version_lines
+from perfsuite.history import Source, version_lines
 from perfsuite.measure.metric import span
 from perfsuite.measure.words import plural
 from perfsuite.report.tables import Paint, aligned, by_test, clipped, result_lines, uncolored
@@ -49,20 +48,6 @@ def difference_lines(
             body = _counted_by_test(of_verdict) if by_test else result_lines(_under_one_heading(of_verdict))
             lines += ["", paint(f"{len(of_verdict):,} {verdict}", verdict.color or "faint"), *body]
     return [*lines, "", verdict_counts(each.verdict for each in results) or "no metrics"]
-
-
-def history_lines(saves: Saves, pattern: str | None, everything: bool = False, paint: Paint = uncolored) -> list[str]:
-    """What each save of a file changed, newest first; only the saves that changed a metric, unless `everything`."""
-    lines = [paint(f"{saves.path}: {plural(len(saves.sources), 'save')}", "bold")]
-    lines += [paint(f"  {clipped(note, 240)}", "yellow") for note in saves.notes]
-    blocks = []
-    for new, old in itertools.pairwise(saves.sources):
-        differences = compare(*(select(each.baselines, pattern) for each in (old, new)))
-        if everything or any(each.verdict in _LISTED for each in differences):
-            blocks.append(["", *difference_lines(old, new, differences, everything, paint)])
-    if not blocks:
-        lines.append("  no save changed a metric by more than the gate allows: --all lists smaller changes")
-    return [*lines, *itertools.chain(*blocks)]
 
 
 def _environment_line(environment: Environment) -> str:

@@ -19,7 +19,7 @@ def help_of(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["init", "program", "show", "diff", "history", "against"])
+@pytest.mark.parametrize("command", ["init", "program", "show", "diff", "against"])
 def test_help_of_a_command_fits_a_terminal_and_has_examples(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     text = help_of(capsys, command)
@@ -86,7 +86,7 @@ def test_reading_commands_import_no_heavy_package(tmp_path):
     project = GitProject(tmp_path)
     for value in range(8):
         project.save({"compiles": count(value), "slower": ratio(1.0 + value)})
-    runs = [["show", "baselines/cpu.json"], ["diff", "HEAD~3"], ["history"], ["history", "--since", "HEAD~1"]]
+    runs = [["show", "baselines/cpu.json"], ["diff", "HEAD~3"]]
     code = (
         "import sys\nfrom perfsuite.commands import main\n"
         f"for run in {runs!r}:\n    assert main(run) == 0\n"

@@ -96,7 +96,8 @@ def test_incomparable_metrics_are_listed_with_the_reason(project, capsys):
     lines = diff(capsys, "v1.0", "baselines/cpu.json")
     assert [line.strip() for line in lines if line.startswith("      ")] == [
         "device kind differs (cpu, now TPU v4)",
-        "was count in compiles, is size in bytes",
+        "recorded as count in compiles (lower is better), now size in bytes (lower is better): "
+        "pytest --perf-save replaces it",
     ]
 
 
@@ -138,3 +139,13 @@ def test_the_test_that_changed_most_comes_first_with_all_its_metrics():
         "test_a",
         "f",
     ]
+
+
+def test_no_repository_and_no_git_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert main(["diff", "HEAD:cpu.json", "HEAD:cpu.json"]) == 2
+    assert "is not in a git repository" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", "")
+    assert main(["diff", "HEAD:cpu.json", "HEAD:cpu.json"]) == 2
+    assert "git is not installed, or not on the PATH" in capsys.readouterr().err
