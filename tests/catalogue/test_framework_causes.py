@@ -600,8 +600,7 @@ class Tied(nnx.Module):
 
 @entry(
     "measured: nnx.jit makes a program of its own where two places hold one variable",
-    "args[0].encoder: was an object of its own, is the same object as args[0].decoder",
-    "tie or untie them before the first call",
+    "such as which places of an NNX model hold one object",
 )
 def weights_that_are_tied_later():
     step = nnx.jit(forward)
@@ -614,29 +613,6 @@ def weights_that_are_tied_later():
         return step(changed, X)
 
     return Case(lambda: tied(), lambda: step(Tied(False), X))
-
-
-class Holder(nnx.Module):
-    """A module around one that others may hold as well."""
-
-    def __init__(self, layer):
-        self.layer = layer
-
-
-@entry(
-    "measured: nnx.jit makes a program of its own where two places hold one variable",
-    "args[0][1].layer: was the same object as args[0][0].layer, is an object of its own",
-    "tie or untie them before the first call",
-)
-def a_shared_module_that_is_copied():
-    step = nnx.jit(lambda models, x: [model.layer(x) for model in models])
-
-    def models(*layers):
-        return [Holder(layer) for layer in layers]
-
-    one, other = Tied(False), Tied(False)
-    step(models(one, one), X)
-    return Case(lambda: step(models(one, other), X), lambda: step(models(other, other), X))
 
 
 @entry("measured: tree structure", "args[0].accuracy: was absent, is Average", SAME_TREE)

@@ -530,7 +530,7 @@ if jax.__version_info__ >= (0, 10, 2):  # jax 0.10.0 counts no trace of it
 
     @entry(
         "measured",
-        "Outside jit, jax.checkpoint has JAX trace every function that is made anew: jax.jit the function that calls it",
+        "Outside jit, checkpoint has JAX trace every function that is made anew: jax.jit the function that calls it",
     )
     def a_checkpoint_outside_jit():
         def anew():

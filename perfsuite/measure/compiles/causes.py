@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import threading
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -30,14 +30,12 @@ from perfsuite.measure.compiles.signature import (
     distance,
     held_by,
     identity_of,
-    shared_places,
     signature_of,
     signature_of_named,
     text_of,
     with_parameters,
 )
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.frameworks import is_nnx_jit
 from perfsuite.measure.words import leaf_lines, plural
 
 _MOST_FUNCTIONS = 512
@@ -56,8 +54,7 @@ class Sighting:
     """A call seen compiling: its signature, the function object and the configuration that it compiled under.
 
     `held` is what the function object brings with it, for one that JAX compares by identity. `statics` are the
-    arguments that `jax.jit` was told are static, `options` its other options. `shared` are the places of one and the
-    same NNX object, where the function makes another program of them (`shared_places`).
+    arguments that `jax.jit` was told are static, `options` its other options.
     """
 
     signature: Signature
@@ -65,7 +62,6 @@ class Sighting:
     config: Config = dataclasses.field(repr=False)
     held: Signature | None = dataclasses.field(default=None, compare=False, repr=False)
     statics: Statics | None = None
-    shared: tuple[tuple[str, str], ...] = ()
     options: Config = ()
 
 
@@ -78,7 +74,7 @@ class Cause:
     called under a transformation such as `jax.grad`. `eager` is an operation of JAX's own that ran by itself, `through`
     the library's function that it came from, and `inside` the user's function around it where that was jitted before.
     `caller` is the user's function at `location`, `via` the line of a library that it called and that compiled.
-    `maker` is what made or traces the function, where the user's jit does not: a library, or "jax.checkpoint".
+    `maker` is what made or traces the function, where the user's jit does not: a library, or "checkpoint".
     `problem` says why nothing else is known.
     """
 
@@ -149,11 +145,8 @@ def sighting_of(site: CallSite) -> Sighting:
         function = identity_of(site.function)
         if not site.eager:
             held = signature_of_named(held_by(site.function))
-    shared = is_nnx_jit(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
     options = tuple((name, text_of(value)) for name, value in site.options.items())
-    return Sighting(
-        signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else (), options
-    )
+    return Sighting(signature, function, config_now(), held, site.statics, options)
 
 
 def recompile_cause(cause: Cause, site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
@@ -241,8 +234,6 @@ def _sighting_changes(before: Sighting, after: Sighting, site: CallSite) -> Chan
             if (one := was.get(name, "()")) != (other := now.get(name, "()")):
                 changes.append(SignatureChange("options", name, one, other, variant="jit", hint=name))
     changes += relevant(changes_between(before.signature, after.signature), site.statics)
-    if all(change.kind != "structure" for change in changes):
-        changes += _sharing_changes(dict(before.shared), dict(after.shared))
     return (*changes, *config_changes(before.config, after.config))
 
 
@@ -250,15 +241,6 @@ def _held_changes(before: Sighting, after: Sighting) -> Changes:
     if before.held is None or after.held is None:
         return ()
     return relevant(changes_between(before.held, after.held), Statics(all=True))
-
-
-def _sharing_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[SignatureChange]:
-    """The places that now hold the object of another place, or no longer do."""
-    for path in sorted({*before, *after}):
-        firsts = (first.get(path) for first in (before, after))
-        was, now = ("an object of its own" if first is None else f"the same object as {first}" for first in firsts)
-        if was != now:
-            yield SignatureChange("structure", path, was, now, variant="shared")
 
 
 def _listing(statics: Statics | None) -> str:
@@ -337,8 +319,6 @@ _FINER = {
     "default is the same),",
     ("structure", "keyword"): "Pass it in the same way in every call (JAX does not match keywords to positions),",
     ("structure", "None"): "None is part of the tree, not an array. Pass the same tree in the same way in every call,",
-    ("structure", "shared"): "NNX compiles another program where other places of a model share a variable or module: "
-    "tie or untie them before the first call,",
     ("dtype", "key"): "Make keys in one way, with jax.random.key(seed) and one impl, not also with jax.random.PRNGKey,",
     ("dtype", "number"): "Pass {hint}(x) in every call, not a Python number,",
     ("weak type", "number"): "Pass {hint}(x) in every call, not a Python number,",
@@ -367,8 +347,8 @@ _AFTERWARDS = {
 
 _DROPPED = """\
   JAX dropped its program (clear_cache(), jax.clear_caches(), a full cache), or this depends on what perfsuite does not
-  compare: it is one of {signatures}, with the same tree, shapes, dtypes, weak types, static values, shardings,
-  layouts, devices, function object, options of jax.jit and configuration."""
+  compare, such as which places of an NNX model hold one object: it is one of {signatures}, with the same tree, shapes,
+  dtypes, weak types, static values, shardings, layouts, devices, function object, options of jax.jit, configuration."""
 _TRANSFORMED = """\
   It is called under a transformation (jax.grad, jax.vmap and their like) with one of {signatures}: JAX compiles
   another program for each transformation, its options, and each order of them (or it dropped this program). jax.jit
@@ -399,7 +379,7 @@ def recompilation_message(cause: Cause) -> str:
     signatures = plural(cause.earlier, "known signature")
     if cause.problem:
         lines.append(f"  {cause.problem}")
-    elif not cause.earlier and cause.maker:
+    elif cause.maker and not cause.changes:
         lines.append(f"  {_OUTSIDE_JIT.format(hint=cause.maker)}")
     elif not cause.earlier:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")

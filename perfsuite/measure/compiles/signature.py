@@ -27,7 +27,7 @@ import numpy as np
 from perfsuite.measure.call import text_of_array
 from perfsuite.measure.compiles.callsite import innermost
 from perfsuite.measure.private import frameworks
-from perfsuite.measure.private.frameworks import graph_children, is_graph_node, record_fields
+from perfsuite.measure.private.frameworks import graph_children, record_fields
 
 T = TypeVar("T")
 
@@ -388,23 +388,6 @@ def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
     names = {suffix.removeprefix(".") for suffix, _ in named}
     attributes = tuple((name, value_of(x)) for name, x in _own_attributes(value) if name not in names)
     return Node(value_of(type(value)), named, value_of(auxiliary), attributes)
-
-
-def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
-    """The second and further paths of each NNX variable or module that has several, each with its first path."""
-    first: dict[int, str] = {}
-    again: dict[str, str] = {}
-
-    def visit(path: str, value: Any, above: tuple[int, ...]) -> None:
-        if is_graph_node(value) and first.setdefault(id(value), path) != path:
-            again[path] = first[id(value)]
-        elif not isinstance(value, _LEAVES) and id(value) not in above:
-            for suffix, child in _one_level(value)[0] or ():
-                visit(path + suffix, child, (*above, id(value)))
-
-    for name, value in arguments.items():
-        visit(name, value, ())
-    return again
 
 
 def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
