@@ -8,6 +8,7 @@ from typing import Any
 
 from perfsuite.gate import messages
 from perfsuite.gate.advice import SELECTED
+from perfsuite.gate.baseline import Entry, digest
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.gate.verdict import PARTS_NAMED, Evidence, Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
@@ -30,6 +31,7 @@ from perfsuite.measure.program.program_metrics import (
 from perfsuite.measure.runtime.programs import program_of_all
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
+from perfsuite.measure.words import leaf_lines
 from perfsuite.session.recorder import Measured
 from perfsuite.session.records import ProgramRecord, timeline_of
 
@@ -133,13 +135,16 @@ class ProgramInstrument(Instrument):
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
             self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"
         gravest = self._recorder.gravest(metrics)
+        entries = self._judge.entries(self._test, program.target)
         for metric in metrics:
-            lines = self._against_baseline(program, measured) if metric is gravest else ()
-            entry = self._judge.entries(self._test, program.target).get(metric.id)
+            entry = entries.get(metric.id)
             gone = (entry.detail or {}).keys() - (metric.detail or {}).keys() if entry is not None else set()
             # Of what is gone, only a conditional has a place: that of the select in its function.
-            cause = SELECTED if gone & (metric.places or {}).keys() else ""
-            self._recorder.add(metric, evidence=Evidence(cause, program=lines), once=True)
+            causes, lines = [SELECTED] if gone & (metric.places or {}).keys() else [], ()
+            if metric is gravest:
+                lines = self._against_baseline(program, measured)
+                causes += _lost_shardings(entries.get(measured.id_of("shards")), program)
+            self._recorder.add(metric, evidence=Evidence("\n".join(causes), program=lines), once=True)
         if self._session.options.report is not None:
             self._recorder.programs.append(self._program_record(program, measured, metrics))
         key = self._program_key(program, measured)
@@ -192,6 +197,21 @@ class ProgramInstrument(Instrument):
 
 def _difference_lines(before: Program, after: Program) -> tuple[str, ...]:
     return tuple(line.strip() for line in program_differences(before, after).splitlines())
+
+
+def _lost_shardings(before: Entry | None, program: Program) -> list[str]:
+    """The arguments and outputs of which a device had fewer elements when the baseline was saved: a line each."""
+    paths = {digest(path): path for path in (*program.argument_sizes, *program.output_sizes)}
+    lines = []
+    for name, count in ((before and before.detail) or {}).items():
+        path = paths.get(name, name)
+        now = program.shard_counts.get(path, 1)
+        if path in paths.values() and now < count:
+            state = "whole on each device" if now == 1 else f"split into {now:,}"
+            lines.append(
+                (path, f"was split into {count:,} shards, is {state}: jax.device_put(x, sharding), or out_shardings=")
+            )
+    return [f"{place} {what}" for place, what in leaf_lines(lines)]
 
 
 def _refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Result:

@@ -496,6 +496,11 @@ PLANTS = [
         None,
     ),
     *planted(
+        "a sharding that is lost", "sharded", 'of((256, 1024), jnp.float32, None, "model")', "of((256, 1024), jnp.float32)",
+        [r"likely cause: args\[0\]\['up'\] was split into 2 shards, is whole on each device"],
+        TPU, None,
+    ),
+    *planted(
         "longer by float32", "times", "x @ weight", 'jnp.matmul(x.astype(F32), weight.astype(F32), precision="highest").astype(BF16)',
         [r"gradient estimated us.* is .*% over the baseline .*\+[\d.]+\) at {line} in layer, bound by"],
         GPU,
@@ -743,3 +748,21 @@ def test_a_loop_whose_iterations_become_unknown_is_named(pytester, run):
     for metric in ("launches", "sequential steps"):
         reason = rf"hmc_step {metric}: not known of this program, for its iterations depend on data: the loop at loops.py:\d+ in hmc_step"
         assert re.search(reason, result.stdout.str()), result.stdout
+
+
+def test_64_bit_types_that_a_test_switches_on_for_itself_are_named(saved_project):
+    gated = saved_project(
+        "WIDE = False\n",
+        """
+        import jax
+        import numpy as np
+        from model import WIDE
+        from perfsuite import call
+
+        def test_doubled(perf):
+            with jax.enable_x64(WIDE):
+                perf.program(call(jax.jit(lambda x: x + x), np.ones(8)), name="doubled")
+        """,
+    )
+    assert "jax_enable_x64" not in gated("WIDE = False\n")
+    assert re.search(r"jax_enable_x64 False -> True: doubled float64 operations is", gated("WIDE = True\n"))

@@ -66,8 +66,8 @@ class LoweredCall:
     """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on.
 
     `kernel_estimates` are those of all Pallas kernels in the trace, `float64_operations` its operations that make
-    float64. `arguments` and `outputs` are the paths of those
-    that the program has, in its order.
+    float64. `arguments` and `outputs` are the paths and the elements, on all devices together, of those that the
+    program has, in its order.
     """
 
     text: str
@@ -77,8 +77,8 @@ class LoweredCall:
     lowered: jax.stages.Lowered
     kernel_estimates: tuple[KernelEstimate, ...] = ()
     float64_operations: tuple[Operation, ...] = ()
-    arguments: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    arguments: tuple[tuple[str, int], ...] = ()
+    outputs: tuple[tuple[str, int], ...] = ()
 
 
 def lower_call(
@@ -117,7 +117,8 @@ def lower_call(
     parameters = _parameters(trace, module, leaves)
     donations = tuple(_donations(leaves, parameters, call.fn))
     jaxpr = None if trace.traced is None else trace.traced.jaxpr.jaxpr
-    outputs = (path for path, _ in jax.tree_util.tree_leaves_with_path(lowered.out_info))
+    outputs = jax.tree_util.tree_leaves_with_path(lowered.out_info)
+    arguments = (leaves[leaf] for leaf in sorted(parameters, key=parameters.__getitem__))
     return LoweredCall(
         lowered.as_text(debug_info=True),
         partitions,
@@ -126,8 +127,8 @@ def lower_call(
         lowered,
         () if jaxpr is None else estimates_in(jaxpr),
         () if jaxpr is None else tuple(_float64_in(jaxpr)),
-        arguments=tuple(leaves[leaf][0] for leaf in sorted(parameters, key=parameters.__getitem__)),
-        outputs=tuple(f"result{jax.tree_util.keystr(path)}" for path in outputs),
+        arguments=tuple((path, math.prod(info.shape)) for path, info in arguments),
+        outputs=tuple((f"result{jax.tree_util.keystr(path)}", math.prod(info.shape)) for path, info in outputs),
     )
 
 

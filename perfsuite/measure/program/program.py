@@ -304,7 +304,8 @@ class Program(Origin):
     the one that needs most.
 
     `argument_sizes` and `output_sizes` have bytes by path (`args[0]['w']`, `result[1]`); empty where the compiler has
-    others than JAX. `widening_conversions` are those to a wider float that the code asks for, each line once.
+    others than JAX. `shard_counts` has the pieces of those that are not whole on each device. `widening_conversions`
+    are those to a wider float that the code asks for, each line once.
 
     `estimated_us` is the time of one run by the estimates of its `operations`, `known_us` that of those with a source,
     `waiting_us` what the device waits for collectives of it. They are None on a device whose rates are not known.
@@ -323,6 +324,7 @@ class Program(Origin):
     at_peak: tuple[LiveArray, ...]
     argument_sizes: Mapping[str, int]
     output_sizes: Mapping[str, int]
+    shard_counts: Mapping[str, int]
     reused_donations: tuple[DonatedArgument, ...]
     lost_donations: tuple[DonatedArgument, ...]
     fusions: tuple[Fusion, ...]
@@ -392,6 +394,11 @@ class Program(Origin):
     def peak_bytes(self) -> int:
         """The memory for arguments, outputs that reuse no argument, temporaries, and the program itself."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.code_bytes
+
+    @property
+    def shards(self) -> int:
+        """The pieces of all arguments and outputs that are not whole on each device."""
+        return sum(self.shard_counts.values())
 
     @property
     def vmem_bytes(self) -> int | None:
@@ -513,7 +520,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 _SIZES = (
     *("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "code_bytes"),
-    *("at_peak", "argument_sizes", "output_sizes"),
+    *("at_peak", "argument_sizes", "output_sizes", "shard_counts"),
 )
 
 

@@ -51,6 +51,7 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("code bytes", "bytes", "size"),
     ("fusions", "fusions", "size"),
     ("transposes", "transposes", "size"),
+    ("shards", "shards", "info"),
     ("kernel registers", "registers of a thread", "info"),
     ("kernel occupancy", "share of threads", "info"),
     ("arithmetic intensity", "FLOP/byte", "info"),
@@ -108,12 +109,16 @@ _ATTRIBUTES = {
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",
 }
-_OF_SEVERAL = {"cross-slice collectives": "slices", "cross-slice bytes": "slices", "waiting us": "partitions"}
+_OF_SEVERAL = {
+    **dict.fromkeys(("cross-slice collectives", "cross-slice bytes"), "slices"),
+    **dict.fromkeys(("waiting us", "shards"), "partitions"),
+}
 """Facts of a program that runs in so many, which one alone has not."""
 
 _PARTS_OF: dict[str, Callable[[Program], Mapping[str, float] | None]] = {
     "argument bytes": lambda program: _by_path(program.argument_sizes.items()),
     "output bytes": lambda program: _by_path(program.output_sizes.items()),
+    "shards": lambda program: program.shard_counts or None,
     "reused donations": lambda program: _by_path((donation.path, 1) for donation in program.reused_donations),
 }
 """Facts whose parts are no operations."""
@@ -121,7 +126,7 @@ _PARTS_OF: dict[str, Callable[[Program], Mapping[str, float] | None]] = {
 _STEP = re.compile(r"\.\w+|\[(?:'[^']*'|[^]'])*\]|\w+")
 """A step of a path such as `args[0]['w'].scale`."""
 
-_HIGHER_IS_BETTER = ("conditionals", "reused donations", "memory margin", "kernel occupancy")
+_HIGHER_IS_BETTER = ("conditionals", "reused donations", "shards", "memory margin", "kernel occupancy")
 
 
 def metrics_of(program: Program) -> list[Metric]:

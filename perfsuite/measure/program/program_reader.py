@@ -8,6 +8,7 @@ program as it was before the split.
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -85,15 +86,16 @@ def read_program(
     donations: Sequence[DonatedArgument],
     unsplit: HloModule | None = None,
     *,
-    arguments: Sequence[str] = (),
-    outputs: Sequence[str] = (),
+    arguments: Sequence[tuple[str, int]] = (),
+    outputs: Sequence[tuple[str, int]] = (),
     codes: Mapping[str, KernelCode] | None = None,
 ) -> Program:
     """The facts of a compiled program.
 
     `unsplit` is the program of several slices before the compiler splits its collectives. `memory` are XLA's memory
-    statistics (`argument_size_in_bytes` and so on). `arguments` and `outputs` are the
-    paths of those that the program has, in its order. `codes` are those of kernels, by the names of their instructions.
+    statistics (`argument_size_in_bytes` and so on). `arguments` and `outputs` are the paths, with the elements on all
+    devices, of those that the program has, in its order. `codes` are those of kernels, by the names of their
+    instructions.
     """
     trips = trip_counts(module)
     model = CostModel(module, trips.counts)
@@ -123,14 +125,17 @@ def read_program(
     loops = tuple(_loop(placed, trips.counts, times) for placed in kernels if placed.op.opcode == "while")
     at_least = tuple(loop for loop in loops if loop.iterations is None)
     entry = Liveness(module).lives(module.entry)
+    passed = _paired(arguments, [buffer.shape for buffer in entry.arguments])
+    returned = _paired(outputs, module.computations[module.entry].root.shapes)
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
         known=known,
         **needed,
-        at_peak=_at_peak(entry, everything, arguments),
-        argument_sizes=_sizes(arguments, [buffer.shape for buffer in entry.arguments]),
-        output_sizes=_sizes(outputs, module.computations[module.entry].root.shapes),
+        at_peak=_at_peak(entry, everything, [path for path, _ in arguments]),
+        argument_sizes=_sizes(passed),
+        output_sizes=_sizes(returned),
+        shard_counts=_shard_counts((*passed, *returned)),
         reused_donations=tuple(each for each in donations if not _why_lost(each, module)),
         lost_donations=tuple(
             dataclasses.replace(each, reason=why) for each in donations if (why := _why_lost(each, module))
@@ -394,12 +399,23 @@ def _widening(placed: Placed) -> str | None:
     return f"{old} to {new}" if floats and bits_of(new) > bits_of(old) else None
 
 
-def _sizes(paths: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
+def _paired(leaves: Sequence[tuple[str, int]], shapes: Sequence[Shape]) -> list[tuple[str, int, Shape]]:
+    """Path and elements of each leaf, with what a device has of it; none where the compiler has others than JAX."""
+    if len(leaves) != len(shapes):
+        return []
+    return [(path, elements, shape) for (path, elements), shape in zip(leaves, shapes, strict=True)]
+
+
+def _sizes(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
     sizes: collections.Counter[str] = collections.Counter()
-    if len(paths) == len(shapes):
-        for path, shape in zip(paths, shapes, strict=True):
-            sizes[path] += shape.allocated_bytes
+    for path, _, shape in leaves:
+        sizes[path] += shape.allocated_bytes
     return dict(sizes)
+
+
+def _shard_counts(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
+    counts = {path: elements // max(math.prod(shape.dims), 1) for path, elements, shape in leaves}
+    return {path: count for path, count in counts.items() if count > 1}
 
 
 def _at_peak(entry: Lives, everything: Iterable[Placed], paths: Sequence[str]) -> tuple[LiveArray, ...]:

@@ -73,11 +73,11 @@ def test_arguments_are_parts_by_paths_as_long_as_there_is_room_for():
 
 def test_sizes_by_path_are_those_of_the_programs_own_shapes():
     text = module("%x = bf16[4,8]{1,0} slice(%a), slice={[0:4], [0:8]}")
-    program = read_program(
-        ORIGIN, parse(text), MEMORY, (), arguments=["args[0]", "args[1]", "args[1]"], outputs=["result"]
-    )
+    arguments = [("args[0]", 128), ("args[1]", 512), ("args[1]", 512)]
+    program = read_program(ORIGIN, parse(text), MEMORY, (), arguments=arguments, outputs=[("result", 128)])
     assert program.argument_sizes == {"args[0]": 512, "args[1]": 1024}
     assert program.output_sizes == {"result": 64}
+    assert program.shard_counts == {"args[1]": 4, "result": 4}
 
 
 def test_lost_donations_count_even_where_they_were_passed_as_one():
