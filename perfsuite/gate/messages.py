@@ -415,7 +415,8 @@ def _in_short(result: Result) -> str:
     before = "" if result.baseline is None else f"{number(result.baseline)} -> "
     by = [change(metric.value / result.baseline - 1, 3)] if result.baseline and result.baseline > 0 else []
     by += [part.place or part.name for part in result.grown[:1]]
-    return f"{metric.title} {before}{number(metric.value)} {metric.unit}" + (f" ({', '.join(by)})" if by else "")
+    value = f"{metric.title} {before}{number(metric.value)} {unit_of(metric.value, metric)}"
+    return value + (f" ({', '.join(by)})" if by else "")
 
 
 def _and_more(results: Sequence[object]) -> str:

@@ -128,9 +128,8 @@ class ProgramInstrument(Instrument):
         self._recorder.unestimated += named_places(program.unestimated)
         metrics = measured.metrics(metrics_of(program))
         why = f": {messages.without_estimate(named_places(program.unestimated))}" if program.unestimated else ""
-        loops = f", for its iterations depend on data: the loop at {', '.join(places_of(program.at_least))}"
         for what in FACTS:
-            reason = loops if what in ("launches", "sequential steps") and program.at_least else why
+            reason = ": data-dependent loops" if what in ("launches", "sequential steps") and program.at_least else why
             reason = why_no_time(program) if what in ("estimated us", "waiting us") else reason
             self._recorder.unknown[measured.id_of(what), program.target] = f"not known of this program{reason}"
             self._recorder.unknown[measured.id_of(f"known {what}"), program.target] = "known as a whole by now"

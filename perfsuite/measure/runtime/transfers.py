@@ -404,9 +404,9 @@ def _placed_by(frame: FrameType, explicit: bool, value: str) -> str:
     """What moves a value outside JAX's fast path: the user's call has it as an argument, or an operation."""
     if explicit:
         return "jax.device_put"
-    outer = frame
-    while outer.f_back is not None and _package(outer.f_back) == "jax":
-        outer = outer.f_back
+    outer, transformed = _outermost(frame)
+    if transformed:
+        return f"`{transformed}` was called with {value}"
     if jax_stack.PLACING.runs(outer):  # JAX's fast path, which has no frame for the function
         return f"a jitted function was called with {value}"
     site = callsite.on_stack(frame)
@@ -417,6 +417,8 @@ def _placed_by(frame: FrameType, explicit: bool, value: str) -> str:
 
 def _passed(jitted: Any, path: str, leaf: Any, frame: FrameType) -> str:
     """What moves an argument on JAX's fast path: the user's call, also through a wrapper such as `filter_jit`."""
+    if transformed := _outermost(frame)[1]:
+        return f"`{transformed}` was called with {_kind(leaf)}"
     # JAX makes a function without a name where a transformation such as jax.vmap runs an operation outside jit.
     nameless = not getattr(jitted, "__name__", "")
     if nameless or jax_stack.belongs_to_jax(getattr(jitted, "__wrapped__", jitted)):
@@ -428,11 +430,22 @@ def _passed(jitted: Any, path: str, leaf: Any, frame: FrameType) -> str:
     return f"`{label_of(function)}` was called with {_kind(leaf)} at {with_parameter(path, function)}"
 
 
+def _outermost(frame: FrameType) -> tuple[FrameType, str]:
+    """JAX's outermost frame, and the jitted function of the user's whose program a transformation runs; "" for none."""
+    function = ""
+    while True:
+        if (bound := jax_stack.bound_program(frame)) is not None and not bound.of_jax:
+            function = "lambda" if bound.name == "<lambda>" else bound.name
+        if frame.f_back is None or _package(frame.f_back) != "jax":
+            return frame, function
+        frame = frame.f_back
+
+
 def _kind(leaf: Any) -> str:
-    if type(leaf) in _NUMBERS:
-        return f"a Python {type(leaf).__name__}"
     if isinstance(leaf, jax.Array):
         return "an array of other devices"
+    if not hasattr(leaf, "shape"):  # JAX has types of its own for numbers that code contains
+        return f"a Python {next(kind for kind in _NUMBERS if isinstance(leaf, kind)).__name__}"
     if not leaf.shape:
         return "a number"  # `jnp.ones` passes one, too
     return "a NumPy array" if isinstance(leaf, np.ndarray) else "a host value"

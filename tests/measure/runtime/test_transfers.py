@@ -89,6 +89,11 @@ TO_DEVICE = {
     "a NumPy array in an operation": (lambda: X + HOST, "a NumPy array in an operation outside jit"),
     "jnp.asarray": (lambda: jnp.asarray(HOST), "in an operation outside jit"),
     "jnp.ones": (lambda: jnp.ones(4), "a number in an operation outside jit"),
+    "jnp.full": (lambda: jnp.full(4, 2.5), "a Python float in an operation outside jit"),
+    "jax.vmap of a jitted function": (
+        lambda: jax.vmap(step, (0, None, None))(X, HOST, ONE),
+        "`step` was called with a NumPy",
+    ),
     "an index": (lambda: X[1], "outside jit"),
 }
 
@@ -316,6 +321,10 @@ MOVED = "an array of other devices"
 MOVES = {
     "an argument of another sharding": (lambda: step(X, sharded(X)), f"a jitted function was called with {MOVED}"),
     "an argument of another device": (lambda: step(X, on(1)), f"`step` was called with {MOVED} at args[0]"),
+    "an argument of a jitted function under jax.vmap": (
+        lambda: jax.vmap(step, (0, None))(X, sharded(X)),
+        f"`step` was called with {MOVED}",
+    ),
     "an operation": (lambda: X + sharded(X), f"{MOVED} in an operation outside jit"),
 }
 
