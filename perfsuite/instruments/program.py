@@ -139,9 +139,9 @@ class ProgramInstrument(Instrument):
             entry = entries.get(metric.id)
             gone = (entry.detail or {}).keys() - (metric.detail or {}).keys() if entry is not None else set()
             # Of what is gone, only a conditional has a place: that of the select in its function.
-            causes, lines = [SELECTED] if gone & (metric.places or {}).keys() else [], ()
+            causes = [SELECTED] if gone & (metric.places or {}).keys() else []
+            lines = self._against_baseline(program, measured) if metric is gravest else ()
             if metric is gravest:
-                lines = self._against_baseline(program, measured)
                 causes += _lost_shardings(entries.get(measured.id_of("shards")), program)
             self._recorder.add(metric, evidence=Evidence("\n".join(causes), program=lines), once=True)
         if self._session.options.report is not None:
