@@ -191,5 +191,4 @@ PAGES = {
 def entry_of(title: str) -> str | None:
     """The object that the title of a page in docs/instruments names first, as autorefs knows it."""
     paths = {entry.heading: entry.path for page in PAGES.values() for entry in page.entries}
-    paths["compile_counter"] = paths["compile_counter.count"]
     return next((paths[name] for name in named_in(title) if name in paths), None)
