@@ -21,27 +21,27 @@ class Budget:
     compiles: float | None = None
     """`perf.warm`: backend compiles while warming."""
     uncovered: float | None = None
-    """`perf.covers`: signatures that inputs bring and that were not warmed; 0 where it is not set."""
+    """`perf.covers`: signatures of inputs that were not warmed (default: 0)."""
     ratio: float | None = None
     """`perf.compare`: candidate over reference."""
     overhead_us: float | None = None
-    """`perf.compare`: candidate minus reference, microseconds."""
+    """`perf.compare`: candidate minus reference."""
     time_us: float | None = None
-    """`perf.time`: median time to ready, microseconds; of a machine of one's own."""
+    """`perf.time`: median time to ready, on a machine of your own."""
     p99_us: float | None = None
-    """`perf.time`: 99th percentile of the time to ready, microseconds."""
+    """`perf.time`: 99th percentile of the time to ready."""
     us_per_leaf: float | None = None
-    """`perf.scaling`: slope of a time over sizes, microseconds a unit."""
+    """`perf.scaling`: slope of a time over sizes."""
     exponent: float | None = None
     """`perf.scaling`: the power of the size with which a metric grows."""
     stall_us: float | None = None
-    """`perf.stalls`: how much longer than the median single calls may take, microseconds."""
+    """`perf.stalls`: how much longer than the median one call may take."""
     host_calls: float | None = None
     """`perf.host_calls`: Python and C calls of one warm call."""
     dispatches: float | None = None
-    """`perf.dispatches`: compiled programs that one warm call runs, eager operations among them."""
+    """`perf.dispatches`: compiled programs that one warm call runs, eager operations too."""
     fast_path_misses: float | None = None
-    """`perf.fast_path`: calls of jitted functions in one warm call that take JAX's slow path."""
+    """`perf.fast_path`: calls of jitted functions that take JAX's slow path in one warm call."""
     trace_calls: float | None = None
     """`perf.first_call`: Python and C calls while JAX traces a call."""
     lowering_calls: float | None = None
@@ -51,19 +51,19 @@ class Budget:
     folded_flops: float | None = None
     """`perf.first_call`: FLOP that depend on no argument."""
     folded_bytes: float | None = None
-    """`perf.first_call`: their results, bytes."""
+    """`perf.first_call`: the results of these FLOP."""
     equations: float | None = None
     """`perf.first_call`: equations of the jaxprs of a call's programs."""
     stablehlo_bytes: float | None = None
-    """`perf.first_call`: what the compiler gets for a call, without constants, bytes."""
+    """`perf.first_call`: the text that the compiler gets, without constants."""
     constants: float | None = None
-    """`perf.first_call`: arrays that a call's programs contain."""
+    """`perf.first_call`: arrays in a call's programs."""
     constant_bytes: float | None = None
-    """`perf.first_call`: the size of these arrays, bytes."""
+    """`perf.first_call`: the size of these arrays."""
     cache_keys: float | None = None
-    """`perf.cache_key`: keys that processes have for a call, in a persistent cache; 1 where it is not set."""
+    """`perf.cache_key`: keys that processes have for a call, in a persistent cache (default: 1)."""
     cache_misses: float | None = None
-    """`perf.cache_hits`: programs that a second process compiles, with a persistent cache; 0 where it is not set."""
+    """`perf.cache_hits`: programs that a second process compiles, with a persistent cache (default: 0)."""
     imported_modules: float | None = None
     """`perf.imports`: modules that an import imports."""
     started_backends: float | None = None
@@ -83,9 +83,9 @@ class Budget:
     undonated: float | None = None
     """`perf.donation`: arrays of the carried state that a step keeps in memory twice."""
     peak_bytes: float | None = None
-    """`perf.program`: device memory that the compiled program needs at its peak, bytes."""
+    """`perf.program`: device memory at the compiled program's peak."""
     estimated_us: float | None = None
-    """`perf.program`: estimated time of one run of the compiled program, microseconds."""
+    """`perf.program`: estimated time of one run of the compiled program."""
     instructions: float | None = None
     """`perf.instructions`: instructions that one warm call executes, of all threads."""
     # Written by .ci/instruments.py: end

@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 CACHE_KEY = declare(
     "perf.cache_key",
-    {"cache_keys": "keys that processes have for a call, in a persistent cache; 1 where it is not set"},
+    {"cache_keys": "keys that processes have for a call, in a persistent cache (default: 1)"},
     needs=("processes", "alone"),
     private=(PERSISTENT_CACHE,),
 )
 CACHE_HITS = declare(
     "perf.cache_hits",
-    {"cache_misses": "programs that a second process compiles, with a persistent cache; 0 where it is not set"},
+    {"cache_misses": "programs that a second process compiles, with a persistent cache (default: 0)"},
     needs=("processes", "alone"),
     private=(PERSISTENT_CACHE,),
 )

@@ -28,7 +28,7 @@ COMPARE = declare(
     "perf.compare",
     {
         "ratio": "candidate over reference",
-        "overhead_us": "candidate minus reference, microseconds",
+        "overhead_us": "candidate minus reference",
     },
     needs=("quiet",),
 )

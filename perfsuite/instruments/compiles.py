@@ -17,7 +17,7 @@ from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES
 WARM = declare("perf.warm", {"compiles": "backend compiles while warming"}, private=(COMPILE_EVENTS,))
 COVERS = declare(
     "perf.covers",
-    {"uncovered": "signatures that inputs bring and that were not warmed; 0 where it is not set"},
+    {"uncovered": "signatures of inputs that were not warmed (default: 0)"},
     private=(STACK,),
 )
 NO_COMPILES = declare("perf.no_compiles", private=(COMPILE_EVENTS,))

@@ -14,12 +14,12 @@ from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 HOST_CALLS = declare("perf.host_calls", {"host_calls": "Python and C calls of one warm call"})
 DISPATCHES = declare(
     "perf.dispatches",
-    {"dispatches": "compiled programs that one warm call runs, eager operations among them"},
+    {"dispatches": "compiled programs that one warm call runs, eager operations too"},
     private=(PROGRAM_RUNS,),
 )
 FAST_PATH = declare(
     "perf.fast_path",
-    {"fast_path_misses": "calls of jitted functions in one warm call that take JAX's slow path"},
+    {"fast_path_misses": "calls of jitted functions that take JAX's slow path in one warm call"},
     private=(SLOW_PATH,),
 )
 

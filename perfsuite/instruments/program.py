@@ -38,8 +38,8 @@ from perfsuite.session.records import ProgramRecord, timeline_of
 PROGRAM = declare(
     "perf.program",
     {
-        "peak_bytes": "device memory that the compiled program needs at its peak, bytes",
-        "estimated_us": "estimated time of one run of the compiled program, microseconds",
+        "peak_bytes": "device memory at the compiled program's peak",
+        "estimated_us": "estimated time of one run of the compiled program",
     },
 )
 

@@ -13,7 +13,7 @@ from perfsuite.measure.timing.scaling import COUNTS, MakeCall, Scaling, calls_by
 from perfsuite.session.records import fitted_line
 
 _EXPONENT = {"exponent": "the power of the size with which a metric grows"}
-_OF_TIMES = {"us_per_leaf": "slope of a time over sizes, microseconds a unit", **_EXPONENT}
+_OF_TIMES = {"us_per_leaf": "slope of a time over sizes", **_EXPONENT}
 
 SCALING = declare("perf.scaling", _OF_TIMES, needs=("quiet", "alone"))
 OF_COUNTS = Declaration("perf.scaling of a count", _EXPONENT)

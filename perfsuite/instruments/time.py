@@ -20,8 +20,8 @@ from perfsuite.session.outcomes import REQUEST
 TIME = declare(
     "perf.time",
     {
-        "time_us": "median time to ready, microseconds; of a machine of one's own",
-        "p99_us": "99th percentile of the time to ready, microseconds",
+        "time_us": "median time to ready, on a machine of your own",
+        "p99_us": "99th percentile of the time to ready",
     },
     needs=("quiet",),
 )

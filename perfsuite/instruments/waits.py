@@ -16,7 +16,7 @@ from perfsuite.measure.timing.waits import EARLY, ENOUGH, Asynchrony, Stalls, as
 STAYS_ASYNC = declare("perf.stays_async", needs=("quiet", "alone"))
 STALLS = declare(
     "perf.stalls",
-    {"stall_us": "how much longer than the median single calls may take, microseconds"},
+    {"stall_us": "how much longer than the median one call may take"},
     needs=("quiet", "alone"),
 )
 
