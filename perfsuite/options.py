@@ -115,7 +115,7 @@ class Option(NamedTuple):
     """An option of the command line. `declared` are the arguments of pytest's `addoption`.
 
     `field` is the field of `Options` with its value: such an option is the same in all processes of a
-    `jax.distributed` session, and a report lists it. `in_child` is the value in a process that the session starts to
+    `jax.distributed` session. `in_child` is the value in a process that the session starts to
     make a comparison again.
     """
 
@@ -137,18 +137,6 @@ class Option(NamedTuple):
         if self.declared.get("type") is folder:
             return value is not None
         return list(value) if isinstance(value, tuple) else value
-
-    def on_command_line(self, options: Options) -> list[str]:
-        """The option as a command line has it; nothing where it has its default."""
-        value = self.value(options)
-        if not value or value == self.declared.get("default"):
-            return []
-        if value is True or value == list(SAVE_KINDS):
-            return [self.name]
-        if self.declared.get("action") == "append":
-            return [f"{self.name}={each}" for each in value]
-        words = ",".join(value) if isinstance(value, list) else value
-        return [f"{self.name}={words:g}" if isinstance(words, float) else f"{self.name}={words}"]
 
 
 _FOLDER = {"type": folder, "metavar": "DIR"}
@@ -245,11 +233,6 @@ def options_in_child() -> dict[str, Any]:
 def options_that_must_agree(options: Options) -> dict[str, Any]:
     """The values that are the same in all processes of a session, by the names of the options."""
     return {option.name: option.value(options) for option in OPTIONS if option.field}
-
-
-def options_in_report(options: Options) -> tuple[str, ...]:
-    """The options that decide what is measured and how it is judged, as a command line has them."""
-    return tuple(text for option in OPTIONS if option.field for text in option.on_command_line(options))
 
 
 def asks_for_perf(options: argparse.Namespace) -> bool:

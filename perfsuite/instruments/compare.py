@@ -11,7 +11,6 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, decl
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import dispatches
 from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
@@ -20,7 +19,6 @@ from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.waits import Asynchrony, asynchrony
 from perfsuite.session.modes import Pair
 from perfsuite.session.recorder import Measured
-from perfsuite.session.records import distribution_of
 
 T = TypeVar("T")
 
@@ -75,7 +73,9 @@ class CompareInstrument(Instrument):
         limits = self._judge.limits(budget, self._test, measured.id_of(f"ratio to {pair.until}"), allowed)
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
-        self._keep(pair, compared.comparison, ratio)
+        us = max(compared.comparison.candidate_median_us, compared.comparison.reference_median_us)
+        self._keep_trace(pair.candidate, pair.name, "candidate", us=us)
+        self._keep_trace(pair.reference, pair.name, "reference", us=us)
         results = limits.judge(self._test, metrics, compared)
         by_baseline = self._judge.judge(self._test, ratio, allowed)
         over = [result for result in (*results, by_baseline) if self._judge.fails(result) or result.open_over]
@@ -87,14 +87,6 @@ class CompareInstrument(Instrument):
         return dataclasses.replace(
             compared.comparison, verdict=str(max(result.verdict for result in results or [by_baseline]))
         )
-
-    def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
-        """Keep what reports show beside the metrics."""
-        if self._session.options.report is not None:
-            self._recorder.distributions.append(distribution_of(ratio.title, comparison))
-        us = max(comparison.candidate_median_us, comparison.reference_median_us)
-        self._keep_trace(pair.candidate, pair.name, "candidate", us=us)
-        self._keep_trace(pair.reference, pair.name, "reference", us=us)
 
     def _why(self, pair: Pair, comparison: Comparison) -> tuple[str, str]:
         """The likely cause; or, where none is found, what is known."""

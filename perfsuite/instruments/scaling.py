@@ -10,7 +10,6 @@ from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, check
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.block import COLUMNS
 from perfsuite.measure.timing.scaling import COUNTS, MakeCall, Scaling, calls_by_size, fit_scaling, metric_name
-from perfsuite.session.records import fitted_line
 
 _EXPONENT = {"exponent": "the power of the size with which a metric grows"}
 _OF_TIMES = {"us_per_leaf": "slope of a time over sizes", **_EXPONENT}
@@ -51,7 +50,9 @@ class ScalingInstrument(Instrument):
             self._session.mode.about_to_time(self._item, [f"{measured.name} {what} per unit"], calls)
         scaling = fit_scaling(calls, units, metric=metric, seconds=self._seconds, **self._session.mode.timing)
         metrics = measured.metrics(scaling.metrics(measured.name))
-        self._add(scaling, metrics, tolerance, Evidence(cause=growing(scaling)))
+        evidence = Evidence(cause=growing(scaling))
+        for each in metrics:
+            self._recorder.add(each, tolerance, NO_EVIDENCE if each.kind == "info" else evidence)
         if is_time and "exponent" not in limits and (growth := growing(scaling)):
             self._recorder.notes.append(f"{self._test}: {metrics[0].title}: {growth}; Budget(exponent=) limits it")
         if "us_per_leaf" in limits:
@@ -60,13 +61,6 @@ class ScalingInstrument(Instrument):
         if "exponent" in limits:
             self._check_exponent(scaling, metrics, limits["exponent"])
         return scaling
-
-    def _add(self, scaling: Scaling, metrics: Sequence[Metric], tolerance: float | None, evidence: Evidence) -> None:
-        """Record the metrics. `evidence` is for the one that is gated, for it says how that grows."""
-        for each in metrics:
-            self._recorder.add(each, tolerance, NO_EVIDENCE if each.kind == "info" else evidence)
-        if self._session.options.report is not None:
-            self._recorder.lines.append(fitted_line(metrics[0].title, scaling))
 
     def _check_exponent(self, scaling: Scaling, metrics: Sequence[Metric], limit: float) -> None:
         __tracebackhide__ = True

@@ -1,1 +1,1 @@
-"""Sentences, tables, pages and pictures: only this package writes for people, and nothing reads its sentences back."""
+"""Sentences, tables and pages: only this package writes for people, and nothing reads its sentences back."""

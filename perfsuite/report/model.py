@@ -19,11 +19,10 @@ from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.io import relative
 from perfsuite.measure.serialise import plain
-from perfsuite.options import options_in_report
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
 
-SCHEMA = 2
+SCHEMA = 3
 
 OUTCOMES = ("failed", "error", "skipped", "passed")
 
@@ -33,7 +32,7 @@ class Header:
     """Where and how the session ran.
 
     `project` is the name of the root folder, `date` the time of the report (ISO 8601, UTC), `device` the name of the
-    device's file in the folder `baselines`. `options` are those of perfsuite that were given, as on a command line.
+    device's file in the folder `baselines`.
     """
 
     project: str
@@ -44,7 +43,6 @@ class Header:
     environment: Environment
     perfsuite: str
     size: str
-    options: tuple[str, ...]
     baselines: str
 
     @property
@@ -168,7 +166,6 @@ def report_of(
         environment=session.judge.environment,
         perfsuite=importlib.metadata.version("perfsuite"),
         size=session.options.size,
-        options=options_in_report(session.options),
         baselines=Path(relative(session.options.baselines, rootpath)).as_posix(),
     )
     return Report(

@@ -28,7 +28,7 @@ from perfsuite.measure.switches import switches_first
 from perfsuite.measure.words import printable
 from perfsuite.session.judge import Judge
 from perfsuite.session.modes import Answer
-from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TestRecord, TraceRecord
+from perfsuite.session.records import ProgramRecord, TestRecord, TraceRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +89,9 @@ class Recorder:
         """By title: the same name may stand for the present device and for a target."""
         self.results: list[Result] = []
         self.traces: list[TraceRecord] = []
-        """Of --perf-trace. What follows is for the pictures of --perf-report, and empty without it."""
-        self.distributions: list[Distribution] = []
-        self.lines: list[FittedLine] = []
+        """Of --perf-trace."""
         self.programs: list[ProgramRecord] = []
+        """Of --perf-report."""
         self.compiled = 0
         """Programs that a compiler was run for; `cached` are those whose facts were in the cache."""
         self.cached = 0
@@ -206,8 +205,6 @@ class Recorder:
             self.compiled,
             self.cached,
             tuple(self.traces),
-            distributions=tuple(self.distributions),
-            lines=tuple(self.lines),
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             notes=(*fallbacks(), *self.notes, *unnoticed),

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfsuite.gate.verdict import Result
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Metric
 
 if TYPE_CHECKING:  # what is kept are plain values, which sessions have that time and compile nothing
     from perfsuite.measure.program.program import EstimatedOperation, Program
-    from perfsuite.measure.timing.comparison import Comparison
-    from perfsuite.measure.timing.scaling import Scaling
     from perfsuite.measure.trace import Trace
 
 LONGEST_PART = 80
@@ -33,48 +31,6 @@ class TraceRecord:
     metrics: tuple[Metric, ...] = ()
     longest: tuple[tuple[str, float, float], ...] = ()
     note: str = ""
-
-
-# The samples behind pictures are kept with --perf-report alone: they are large.
-
-MOST_RATIOS = 300
-"""The most pairs that are kept of a comparison: evenly spaced, in the order in which they were taken."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Distribution:
-    """The paired ratios of one `perf.compare`, in the order in which they were taken.
-
-    `title` is that of the metric of the ratio. `ratios` are candidate over reference, one a pair, of which there were
-    `pairs`; the medians are those of each side alone.
-    """
-
-    title: str
-    candidate: str
-    reference: str
-    ratios: tuple[float, ...]
-    pairs: int
-    ratio: float
-    interval: Interval | None
-    candidate_median_us: float
-    reference_median_us: float
-
-
-@dataclasses.dataclass(frozen=True)
-class FittedLine:
-    """The points of one `perf.scaling`, and the line through them: `values` in `unit`, over `units`.
-
-    `title` is that of the metric of the slope, `per_unit`.
-    """
-
-    title: str
-    unit: str
-    units: tuple[float, ...]
-    values: tuple[float, ...]
-    per_unit: float
-    intercept: float
-    r_squared: float
-    rounds: int
 
 
 MOST_BLOCKS = 200
@@ -178,10 +134,8 @@ class TestRecord:
     """The line to look at where it failed (see `blame`)."""
     seconds: float = 0.0
     """That the body took."""
-    distributions: tuple[Distribution, ...] = ()
-    """Like the lines and the programs, of sessions with --perf-report only."""
-    lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
+    """Of sessions with --perf-report only."""
     unestimated: tuple[str, ...] = ()
     """The kernels without a cost estimate, each with its place: FLOP and bytes of their programs are not known."""
     notes: tuple[str, ...] = ()
@@ -232,41 +186,6 @@ def _plain(part: str) -> str:
     return f"{readable}-{digest}" if readable else digest
 
 
-def distribution_of(title: str, comparison: "Comparison") -> Distribution:
-    """The distribution behind the metric `title`."""
-    from perfsuite.measure.timing.block import COLUMNS  # see the top
-
-    column = COLUMNS[comparison.until]
-    ratios = comparison.candidate_us[:, column] / comparison.reference_us[:, column]
-    pairs = len(ratios)
-    kept = ratios if pairs <= MOST_RATIOS else ratios[[i * pairs // MOST_RATIOS for i in range(MOST_RATIOS)]]
-    return Distribution(
-        title,
-        comparison.candidate,
-        comparison.reference,
-        tuple(_rounded(ratio) for ratio in kept),
-        pairs,
-        comparison.ratio.value,
-        comparison.ratio.interval if comparison.bounded else None,
-        _rounded(comparison.candidate_median_us),
-        _rounded(comparison.reference_median_us),
-    )
-
-
-def fitted_line(title: str, scaling: "Scaling") -> FittedLine:
-    """The line behind the metric `title`."""
-    return FittedLine(
-        title,
-        "us" if scaling.largest is None else scaling.largest.unit,
-        tuple(_rounded(unit) for unit in scaling.units),
-        tuple(_rounded(value) for value in scaling.values),
-        float(scaling.per_unit.value),
-        float(scaling.intercept),
-        float(scaling.r_squared),
-        int(scaling.rounds),
-    )
-
-
 def timeline_of(program: "Program") -> Timeline | None:
     """The timeline of a program; None where the device's rates are not known."""
     if program.known_us is None:
@@ -305,8 +224,3 @@ def _block(operation: "EstimatedOperation", begin: float, lane: str) -> Block:
 def _to_tenths_of_ns(us: float) -> float:
     """What follows on something starts exactly where that ends."""
     return round(us, 4)
-
-
-def _rounded(value: float) -> float:
-    """Six significant digits: what is drawn needs no more, and every digit is sent and written."""
-    return float(f"{float(value):.6g}")

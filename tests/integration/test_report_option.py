@@ -71,7 +71,6 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     assert saved.path == "baselines/cpu.json"
     assert {change.action for change in saved.changes} == {"create"}
     assert len(saved.changes) == sum(map(len, saved_metrics(project)))
-    assert report.header.options == ["--perf-save", "--perf-seconds=0.05"]
     assert report.header.exit_status == 1
 
     project.makepyfile(test_all=ALL.format(fusions=6, program="(x * 2).sum()"))
@@ -95,11 +94,6 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     assert (new.verdict, new.baseline) == ("new", None)
     assert tests["test_counts"].message.startswith("fusions is 6 fusions, +1 (+20 %) over the baseline 5 fusions")
     assert (tests["test_counts"].file, tests["test_counts"].line) == ("test_all.py", 4)
-    (line,) = tests["test_scaling[small]"].lines
-    assert (line.units, line.per_unit) == ([1, 2, 4], 1)
-    (ratios,) = tests["test_ratio"].distributions
-    assert len(ratios.ratios) == ratios.pairs >= 3
-    assert (ratios.title, ratios.candidate) == ("pair ratio to ready", "count")
     (program,) = tests["test_program"].programs
     assert program.compared
     assert program.differences[0].startswith("flops: ")

@@ -2,25 +2,22 @@
 
 import dataclasses
 import html.parser
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.report_samples import HEADER, distribution, estimated_program, line, metric, perf_test, timeline
+from support.report_samples import HEADER, estimated_program, metric, perf_test, timeline
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.report import html as pictures
 from perfsuite.report.html import breakable, parts_of
 from perfsuite.report.html import html as page_of
 from perfsuite.report.model import Report
-from perfsuite.session.records import MOST_BLOCKS, MOST_RATIOS, Block, TraceRecord, distribution_of
+from perfsuite.session.records import MOST_BLOCKS, Block, TraceRecord
 
 HOSTILE = """</title></style><script>alert("1")</script><img src=x onerror='alert(2)'>&amp;{{ 7 * 7 }}$x_1$"""
 """The name of everything."""
@@ -73,8 +70,8 @@ def everything(name: str) -> Report:
     ratio = metric(name, 1.05, Verdict.INCONCLUSIVE, kind="ratio", note=name, interval=Interval(1.0, 1.1), limit=1.02)
     tests = (
         perf_test(
-            f"test_a[{name}]", failed, fact, ratio, outcome="failed", message=name, distributions=(distribution(name),),
-            lines=(line(name),), programs=(program,), traces=(trace, TraceRecord(name, name, note=name)),
+            f"test_a[{name}]", failed, fact, ratio, outcome="failed", message=name,
+            programs=(program,), traces=(trace, TraceRecord(name, name, note=name)),
         ),
         perf_test("test_b", outcome="skipped", message=name),
     )  # fmt: skip
@@ -141,51 +138,6 @@ def test_a_metric_has_value_interval_limit_baseline_change_and_verdict():
     assert "ratio test_it.py::test_a fail ratio 1.062 [1.055, 1.07] x 1.06 baseline 1.01 +5.15 %" in row
 
 
-@settings(max_examples=8)
-@given(
-    st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=60),
-    st.none() | st.floats(1e-3, 1e3),
-    st.booleans(),
-)
-def test_any_ratios_can_be_drawn(ratios, baseline, equal):
-    made = distribution(ratios=ratios[:1] * len(ratios) if equal else ratios)
-    drawn = pictures.ratios(made, [metric(limit=1.1, baseline=baseline)]).drawn
-    assert drawn.startswith("<svg ")
-    assert "nan" not in drawn
-
-
-@settings(max_examples=8)
-@given(st.lists(st.tuples(st.floats(1, 1e6), st.floats(0, 1e9)), min_size=2, max_size=5), st.floats(-1e3, 1e3))
-def test_any_line_can_be_drawn(points, slope):
-    units, values = zip(*points, strict=True)
-    drawn = pictures.fit(line(units=units, values=values, per_unit=slope), slope, 0.0).drawn
-    assert drawn.startswith("<svg ")
-    assert "nan" not in drawn
-
-
-def test_a_line_of_zeros_can_be_drawn():
-    drawn = pictures.fit(line(units=(1.0, 2.0), values=(0.0, 0.0), per_unit=0.0, intercept=0.0)).drawn
-    assert drawn.count("<circle") == 2
-    assert "nan" not in drawn
-
-
-def test_a_limit_far_from_the_ratios_does_not_flatten_their_picture():
-    for limit, is_drawn in ((1.2, True), (9.0, False)):
-        picture = pictures.ratios(distribution(), [metric(limit=limit)])
-        assert ("var(--fail)" in picture.drawn) == is_drawn
-        assert f"limit (dashed): {limit:g}" in picture.lines
-
-
-def test_a_picture_has_the_colours_of_the_page_and_none_of_its_own():
-    drawn = pictures.ratios(distribution(), [metric(limit=1.1, baseline=1.05)]).drawn
-    assert {"var(--ink)", "var(--accent)", "var(--fail)", "var(--faint)"} <= set(re.findall(r"var\(--\w+\)", drawn))
-    assert not re.findall(r'(?:fill|stroke)="(?!none|var)', drawn)
-
-
-def test_the_label_of_a_picture_is_escaped():
-    assert HOSTILE in Parsed(pictures.fit(line(HOSTILE)).drawn).all("svg")[0]["aria-label"]
-
-
 def page_with(*programs) -> Parsed:
     return Parsed(page_of(Report(HEADER, (perf_test("test_a", programs=programs),))))
 
@@ -250,23 +202,6 @@ def test_the_largest_program_takes_little_of_a_page():
     without = estimated_program(timeline=None, timeline_before=None)
     pages = [page_of(Report(HEADER, (perf_test("test_a", programs=(each,)),))) for each in (program, without)]
     assert len(pages[0]) - len(pages[1]) < 250_000
-
-
-def test_long_comparisons_are_thinned_evenly():
-    class Made:
-        until, candidate, reference = "ready", "a", "b"
-        bounded = True
-        candidate_us = np.stack([np.ones(5000), np.arange(1.0, 5001.0)], axis=1)
-        reference_us = np.ones((5000, 2))
-        candidate_median_us, reference_median_us = 2500.5, 1.0
-
-        class ratio:  # noqa: N801
-            value, interval = 2500.5, Interval(1.0, 2.0)
-
-    made = distribution_of("a/b ratio to ready", Made)
-    assert (len(made.ratios), made.pairs) == (MOST_RATIOS, 5000)
-    assert made.ratios[:2] == (1.0, 17.0)
-    assert made.ratios[-1] == 4984.0
 
 
 @given(st.text())

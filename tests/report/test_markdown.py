@@ -29,7 +29,6 @@ HEADER = Header(
     environment=Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2"),
     perfsuite="0.1",
     size="small",
-    options=("--perf",),
     baselines="baselines",
 )
 HOSTILE = [

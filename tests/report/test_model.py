@@ -1,15 +1,13 @@
 """What every report is made of: its round trip through JSON, and what it counts."""
 
-import dataclasses
 import json
 import math
 
 from hypothesis import given, settings
-from support.report_samples import HEADER, distribution, metric, perf_test, reports
+from support.report_samples import HEADER, metric, perf_test, reports
 
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.report.model import Report, verdict_counts_of
 
 
@@ -47,9 +45,3 @@ def test_counts_are_in_the_order_in_which_a_reader_wants_them():
     ]
     assert list(report.outcomes.items()) == [("error", 1), ("passed", 1)]
     assert [test.test for test in report.failures] == ["test_it.py::test_b"]
-
-
-def test_records_for_pictures_travel_as_plain_values():
-    unbounded = dataclasses.replace(distribution(), interval=None)
-    for each in (distribution(), unbounded):
-        assert from_plain(type(each), json.loads(json.dumps(plain(each)))) == each

@@ -10,8 +10,6 @@ from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.model import OUTCOMES, Header, Report
 from perfsuite.session.records import (
     Block,
-    Distribution,
-    FittedLine,
     ProgramRecord,
     TestRecord,
     Timeline,
@@ -27,7 +25,6 @@ HEADER = Header(
     environment=Environment("cpu", 8, "a processor", "3.11.7", "0.10.2", "0.10.2"),
     perfsuite="0.1",
     size="small",
-    options=("--perf",),
     baselines="baselines",
 )
 
@@ -44,20 +41,6 @@ def perf_test(name: str = "test_step", *results: Result, **fields) -> TestRecord
     id = name if "::" in name else f"test_it.py::{name}"
     values = {"passed": True, "metrics": (), "file": "test_it.py", "line": 3, "seconds": 0.5, **fields}
     return TestRecord(id, results=tuple(dataclasses.replace(each, test=id) for each in results), **values)
-
-
-def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99), **fields) -> Distribution:
-    """Ratios of two calls, with an interval around 1.05."""
-    made = {"pairs": len(ratios), "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
-    medians = {"candidate_median_us": 105.0, "reference_median_us": 100.0}
-    return Distribution(title, "a", "b", tuple(ratios), **{**medians, **made})
-
-
-def line(title: str = "step to return per unit", **fields) -> FittedLine:
-    """Three points on a line, nearly."""
-    made = {"units": (10.0, 20.0, 40.0), "values": (31.0, 60.0, 121.0), "per_unit": 3.0, **fields}
-    rest = {"intercept": 0.5, "r_squared": 0.999, "rounds": 12}
-    return FittedLine(title, "us", **{**rest, **made})
 
 
 def timeline(name: str = "product", **fields) -> Timeline:
@@ -121,26 +104,6 @@ _results = st.builds(
     note=_texts,
     cause=_texts,
 )
-_distributions = st.builds(
-    Distribution,
-    *[_texts] * 3,
-    _tuples(st.floats(0.1, 10)),
-    _counts,
-    _numbers,
-    _maybe(_intervals()),
-    _numbers,
-    _numbers,
-)
-_lines = st.builds(
-    FittedLine,
-    *[_texts] * 2,
-    _tuples(_numbers),
-    _tuples(_numbers),
-    _numbers,
-    _numbers,
-    _numbers,
-    _counts,
-)
 _programs = st.builds(
     ProgramRecord,
     _texts,
@@ -177,8 +140,6 @@ _tests = st.builds(
     metrics=st.just(()),
     outcome=st.sampled_from(OUTCOMES),
     message=_texts,
-    distributions=_tuples(_distributions),
-    lines=_tuples(_lines),
     programs=_tuples(_programs),
     traces=_tuples(_traces),
     blamed=_maybe(st.tuples(_texts, _counts)),
@@ -189,7 +150,6 @@ reports = st.builds(
         Header,
         seconds=_numbers,
         environment=st.builds(Environment, _texts, st.integers(1, 9), *[_texts] * 4),
-        options=_tuples(_texts),
     ),
     tests=_tuples(_tests),
     notes=_tuples(_texts),
