@@ -42,8 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A reader that goes away (`| head`) ends the command with the status that a shell gives for it, 141.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser(words).parse_args(words)
+    options = read_arguments(list(sys.argv[1:] if arguments is None else arguments))
     try:
         status = _module(options.command).run(options)
         sys.stdout.flush()
@@ -57,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes once more when it exits, and needs a standard output that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def read_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; `pytest_arguments` is what follows `--`."""
+    # argparse would count it among the packages.
+    end = words.index("--") if "--" in words else len(words)
+    options = _parser(words).parse_args(words[:end])
+    options.pytest_arguments = list(words[end + 1 :])
+    return options
 
 
 def project_baselines() -> Path:
@@ -119,20 +127,6 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _module(command: str) -> Any:
     return import_module(f"{__name__}.{command.replace('-', '_')}")
-
-
-def split_at_dashes(parser: argparse.ArgumentParser) -> None:
-    """Leave what follows `--` to pytest: argparse would count it among the packages."""
-    parse = parser.parse_known_args
-
-    def parse_known_args(args: Any = None, namespace: Any = None) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
-        end = words.index("--") if "--" in words else len(words)
-        options, unknown = parse(words[:end], namespace)
-        options.pytest_arguments = words[end + 1 :]
-        return options, unknown
-
-    parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfsuite.commands import CommandError, check_output, say, scratch_folder, split_at_dashes, write_text
+from perfsuite.commands import CommandError, check_output, say, scratch_folder, write_text
 from perfsuite.options import above_zero
 from perfsuite.report.tables import style
 
@@ -52,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
     add("--markdown", type=Path, metavar="FILE", help="also write a report for a pull request's comment")
     add("--all", action="store_true", help="also list the metrics that did not change")
-    split_at_dashes(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ import argparse
 import json
 from pathlib import Path
 
-from perfsuite.commands import CommandError, check_output, say, scratch_folder, split_at_dashes, write_text
+from perfsuite.commands import CommandError, check_output, say, scratch_folder, write_text
 from perfsuite.measure.serialise import plain
 from perfsuite.options import above_zero
 from perfsuite.report.tables import style
@@ -45,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=above_zero("a number of minutes"), default=MINUTES, metavar="M", help=minutes)
     add("--seconds", type=above_zero("a number of seconds"), default=SECONDS, metavar="S", help=seconds)
     add("--json", type=Path, metavar="FILE", help="also write the steps and the answer to this file")
-    split_at_dashes(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

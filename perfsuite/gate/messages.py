@@ -17,7 +17,8 @@ from perfsuite.measure.words import change, number, percent, plural
 OTHERS_NAMED = 4
 """How many metrics that failed beside the first a test's message names."""
 
-_STRICT = " (--perf-strict)"
+_STATES = {None: "worse", Verdict.INCONCLUSIVE: "undecided", Verdict.NEW: "without a baseline"}
+"""By the verdict that --perf-strict made a failure."""
 
 _PART_OF_CALLS = re.compile(" (?:by|in) ")
 """Between the function and its origin: "tree:leaves by jax:map in step (train.py)"."""
@@ -111,45 +112,38 @@ def by_weight(results: Iterable[Result]) -> list[Result]:
 
 def failure(results: Sequence[Result]) -> str:
     """Why a test failed: the failed gate that matters most in full, what to do first, and which others failed."""
-    results = by_weight(results)
-    unrecorded = [result for result in results if result.strict == Verdict.NEW]
-    undecided = [result for result in results if result.strict == Verdict.INCONCLUSIVE]
-    lost = [result for result in results if result.verdict == Verdict.MISSING]
-    worst = results[0]
-    if worst.strict:
-        others = (undecided or unrecorded)[1:]
-        also = [_also("undecided" if undecided else "without a baseline", others)] if others else []
-        also += [without_baseline(len(unrecorded), _STRICT)] if undecided and unrecorded else []
-        return "\n".join([reason(worst), *also])
-    others = ([result for result in results if not result.strict and result not in lost] or lost)[1:]
+    worst, *others = by_weight(results)
     lines = [explanation(worst)]
-    if others and worst not in lost:
-        lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
-    if also_lost := others if worst in lost else lost:
-        lines.append(_also("missing", also_lost))
-    if undecided:
-        lines.append(_also("undecided", undecided))
-    if unrecorded:
-        lines.append(without_baseline(len(unrecorded), _STRICT))
-    if others[OTHERS_NAMED:]:
+    groups: dict[str, list[Result]] = {}
+    for each in others:
+        state = "missing" if each.verdict == Verdict.MISSING else _STATES[each.strict]
+        groups.setdefault(state, []).append(each)
+    for state, group in groups.items():
+        named = short(group) if state == "worse" else _titles(group)
+        lines.append(f"also {state}: {named}")
+    if any(group[OTHERS_NAMED:] for group in groups.values()):
         lines.append("all of them: pytest --perf -v")
     return "\n".join(lines)
 
 
+def short(results: Sequence[Result]) -> str:
+    """`step flops 1,000 -> 1,100 FLOP (+10 %, model.py:42 in attend)` of the first, and how many more there are."""
+    return f"{'; '.join(map(_in_short, results[:OTHERS_NAMED]))}{_and_more(results)}"
+
+
 def absent_test(results: Sequence[Result], renamed: str = "") -> str:
     """That a test is gone, and what to do with its recorded metrics. `renamed` is the test that it may be now."""
-    names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
     hint = f"; if it is {renamed} now, rename it in the baseline file" if renamed else ""
     return (
         f"{results[0].test} is gone, or without perf: pytest --perf-save removes "
-        f"{plural(len(results), 'baseline')} ({names}{_and_more(results)}){hint}"
+        f"{plural(len(results), 'baseline')} ({_titles(results)}){hint}"
     )
 
 
-def without_baseline(count: int, why: str = "") -> str:
+def without_baseline(count: int) -> str:
     """How many metrics have no baseline, and how to record them."""
     verb, them = ("has", "it") if count == 1 else ("have", "them")
-    return f"{plural(count, 'metric')} {verb} no baseline{why}: pytest --perf-save records {them}"
+    return f"{plural(count, 'metric')} {verb} no baseline: pytest --perf-save records {them}"
 
 
 def save_summary(file: SaveResult) -> str:
@@ -246,9 +240,8 @@ def _first_places(places: Sequence[str]) -> str:
     return f"{', '.join(places[:OTHERS_NAMED])}{_and_more(places)}"
 
 
-def _also(what: str, results: Sequence[Result]) -> str:
-    names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
-    return f"also {what}: {names}{_and_more(results)}"
+def _titles(results: Sequence[Result]) -> str:
+    return f"{', '.join(result.metric.title for result in results[:OTHERS_NAMED])}{_and_more(results)}"
 
 
 def to_settle(result: Result) -> str:
@@ -283,7 +276,7 @@ def _finding(result: Result) -> str:
     if result.note:
         return result.note
     if result.strict == Verdict.NEW:
-        return f"{metric.title} has no baseline{_STRICT}: pytest --perf-save records it"
+        return f"{metric.title} has no baseline (--perf-strict): pytest --perf-save records it"
     if result.verdict == Verdict.NEW:
         return f"{metric.title} has no baseline"
     if result.verdict == Verdict.MISSING:
@@ -308,23 +301,6 @@ def _finding(result: Result) -> str:
     if result.baseline <= 0:
         return f"{sentence} (limit {_amount(result.limit, metric)})"
     return f"{sentence} (limit {percent(result.limit / result.baseline - 1)})"
-
-
-def over(results: Sequence[Result]) -> str:
-    """The open metrics that lie over their limit, with figure and cause: `step ratio 1.57 x (+57 %, limit +50 %)`."""
-
-    def in_short(result: Result) -> str:
-        metric, by = result.metric, ""
-        if result.baseline and result.baseline > 0 and result.limit is not None:
-            by = (
-                f" ({percent(metric.value / result.baseline - 1)}, limit {percent(result.limit / result.baseline - 1)})"
-            )
-        elif result.limit is not None:
-            by = f" (limit {_exact(result.limit, metric.kind)})"
-        why = f": {result.cause.splitlines()[0]}" if result.cause else ""
-        return f"{metric.title} {number(metric.value)} {metric.unit}{by}{why}"
-
-    return f"{', '.join(map(in_short, results[:OTHERS_NAMED]))}{_and_more(results)}"
 
 
 def moved(result: Result) -> str:
@@ -410,7 +386,6 @@ def _exact(value: float, kind: Kind) -> str:
 
 
 def _in_short(result: Result) -> str:
-    """`step flops 1,000 -> 1,100 FLOP (+10 %, model.py:42 in attend)`."""
     metric = result.metric
     before = "" if result.baseline is None else f"{number(result.baseline)} -> "
     by = [change(metric.value / result.baseline - 1, 3)] if result.baseline and result.baseline > 0 else []

@@ -23,11 +23,9 @@ from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.compiles.observing import observing_compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
-from perfsuite.measure.metric import span
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compile_events import make_context
 from perfsuite.measure.serialise import from_plain, plain
-from perfsuite.measure.words import number
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes import LAUNCH, TASK
 from perfsuite.report.terminal import session_header, session_summary, trace_summary
@@ -280,8 +278,6 @@ class ActiveHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         measured = item.stash.get(_STATE, None)
-        if measured is not None and call.when == "call":
-            item.user_properties += junit_properties(measured.recorder.results)
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
             file, line, _ = report.location
@@ -393,14 +389,13 @@ class ActiveHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.is_worker:
             trace_summary(terminalreporter, self.session, self.rootpath)
-            last = self._where_all_is(terminalreporter.config)
-            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, len(last))
+            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
             if self.session.records and workers.is_main(terminalreporter.config):  # it collects what waits, if any
                 for line in self._header(terminalreporter.config):
                     terminalreporter.line(line)
             for note in dict.fromkeys(note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)
-            for line in last:
+            for line in self._where_all_is(terminalreporter.config):
                 terminalreporter.line(line)
             if self.no_page:
                 terminalreporter.line(self.no_page, red=True, bold=True)
@@ -436,22 +431,6 @@ class CollectingHooks:
             for item in items
             if isinstance(item, pytest.Function) and "perf_target" in item.fixturenames
         }
-
-
-def junit_properties(results: Sequence[Result]) -> list[tuple[str, str]]:
-    """The metrics of a test as pytest's `user_properties`, which --junitxml writes and pytest-xdist sends.
-
-    Each has its title, interval, unit and verdicts: `1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)`.
-    """
-    properties: dict[str, str] = {}
-    for result in results:
-        metric = result.metric
-        limit = "" if result.baseline is None else f" (baseline {number(result.baseline)})"
-        if result.source == "budget" and result.limit is not None:
-            limit = f" (budget {number(result.limit)})"
-        before = properties.get(metric.title, f"{span(metric.value, metric.interval)} {metric.unit}")
-        properties[metric.title] = f"{before}, {result.verdict}{limit}"
-    return list(properties.items())
 
 
 def _run_within(item: pytest.Function, around: Callable[[], contextlib.AbstractContextManager[None]]) -> None:

@@ -93,8 +93,7 @@ def metric_table(results: Sequence[Result], width: int = PAGE_WIDTH) -> list[tup
     )
     head, *rows = with_intervals if _left(with_intervals, width) >= _NARROWEST_NAME else without
     longest = max(_left([head, *rows], width), len(_COLUMNS[0]))
-    own = _tests_that_say_their_target(results)
-    names = [result.metric.name if result.test in own else result.metric.title for result in results]
+    names = [result.metric.title for result in results]
     named = [
         (" " * _GAP + name if len(name) <= longest else "", *row[1:]) for name, row in zip(names, rows, strict=True)
     ]
@@ -122,18 +121,6 @@ def _cells(result: Result, *, intervals: bool) -> tuple[str, ...]:
 def _left(rows: Sequence[Sequence[str]], width: int) -> int:
     """The characters that the other columns leave for the names."""
     return width - _GAP - sum(max(map(len, cells)) + _GAP for cells in list(zip(*rows, strict=True))[1:])
-
-
-def _tests_that_say_their_target(results: Sequence[Result]) -> set[str]:
-    """The ids that name, in their brackets, the one target that all metrics of the test are of."""
-    targets: dict[str, set[str | None]] = {}
-    for result in results:
-        targets.setdefault(result.test, set()).add(result.metric.target)
-    return {
-        test
-        for test, (target, *others) in targets.items()
-        if target is not None and not others and target in test.partition("[")[2]
-    }
 
 
 def result_lines(results: Sequence[Result], paint: Paint = uncolored) -> Iterator[str]:

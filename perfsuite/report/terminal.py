@@ -1,12 +1,10 @@
 """The terminal of a session with --perf: its header, the table of -v, the closing summary, and the traces.
 
-A green session closes with `MOST_LINES` at most, whatever its metrics. So each kind of note is one entry, with what to
-do early in it: where the entries are too many, `fitted` cuts them from the last on, and then leaves out those that need
-no action. -v has all of them.
+A session closes with a few lines, whatever its metrics: each kind of note is one line, and names a few of its metrics.
+-v has all of them.
 """
 
 import collections
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -61,19 +59,11 @@ def _baselines(judge: Judge, target: str | None, rootpath: Path) -> str:
     return f"{relative(judge.path_of(target), rootpath)} ({recorded})"
 
 
-MOST_LINES = 10
-"""From the title of perfsuite's section to the end of it."""
-
-_MOST_ROWS = 2
-"""Rows of the terminal for one entry, where there is room."""
-
-
 class Line(NamedTuple):
-    """A line, or an entry that may be wrapped into several; pytest's markup; and whether it may be left out."""
+    """A line, and pytest's markup of it."""
 
     text: str
     markup: dict[str, bool]
-    optional: bool = False
 
 
 _LONGEST_NAME = 30
@@ -104,27 +94,12 @@ def overview(results: Sequence[Result], *, saving: bool, lost: Sequence[str] = (
     lines += _lost(lost)
     lines += _open(Verdict.INCONCLUSIVE, results, messages.why_open)
     if over := [result for result in results if result.open_over]:
-        lines.append(Line(f"over the limit and undecided: {messages.over(over)}", painted(Verdict.INCONCLUSIVE)))
+        lines.append(Line(f"over the limit and undecided: {messages.short(over)}", painted(Verdict.INCONCLUSIVE)))
     if not saving:
         others = [result for result in results if result.incomparable not in lost]
         lines += _open(Verdict.NOT_COMPARABLE, others, lambda result: result.incomparable)
         lines += _to_record([result for result in results if result.verdict == Verdict.IMPROVED], counts[Verdict.NEW])
-        lines += _moved([result for result in results if result.recorded_as])
     return lines
-
-
-def fitted(lines: Sequence[Line], width: int, most: int | None) -> list[Line]:
-    """The entries in rows of `width` at most; where there are more than `most`, cut, or left out if they are optional.
-
-    Where `most` is None, all of every entry.
-    """
-    rows = [_wrapped(line.text, width, None if most is None else _MOST_ROWS) for line in lines]
-    places = list(reversed(range(len(lines))))
-    for place, allowed in [(place, 1) for place in places] + [(place, 0) for place in places if lines[place].optional]:
-        if most is None or sum(map(len, rows)) <= most:
-            break
-        rows[place] = _wrapped(lines[place].text, width, allowed)
-    return [Line(row, line.markup) for line, of_line in zip(lines, rows, strict=True) for row in of_line]
 
 
 def explanations(results: Iterable[Result]) -> list[Line]:
@@ -164,7 +139,7 @@ def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], s
     name = clipped(example.metric.title, _LONGEST_NAME)
     settles = messages.to_settle(example)
     if advice := example.cause.partition("\n")[0] or example.note or (settles and f"{name}: {settles}"):
-        lines.append(Line(f"  {advice}", painted(verdict), optional=True))
+        lines.append(Line(f"  {advice}", painted(verdict)))
     return lines
 
 
@@ -189,16 +164,6 @@ def _to_record(improved: Sequence[Result], new: int) -> list[Line]:
     return lines
 
 
-def _moved(moved: Sequence[Result]) -> list[Line]:
-    """Calls that changed places: how many metrics, and the first of them."""
-    if not moved:
-        return []
-    said = (
-        f"{plural(len(moved), 'metric')} of calls that changed places: give each its name=, or run pytest --perf-save"
-    )
-    return [Line(f"moved: {said}: {moved[0].metric.title} of {moved[0].test}", {"yellow": True})]
-
-
 def _lost(lost: Sequence[str]) -> list[Line]:
     """How many tests were skipped for what does not work with the libraries that are installed."""
     if not lost:
@@ -206,22 +171,6 @@ def _lost(lost: Sequence[str]) -> list[Line]:
     skipped = f"{plural(len(lost), 'test')} skipped"
     said = f"{skipped}: {lost[0]}" if len({*lost}) == 1 else _reasons(skipped, collections.Counter(lost))
     return [Line(said, {"yellow": True})]
-
-
-def _wrapped(line: str, width: int, most: int | None) -> list[str]:
-    """The line in `most` rows, none longer than `width`."""
-    if most == 0:
-        return []
-    return textwrap.wrap(
-        line,
-        width,
-        subsequent_indent="  ",
-        max_lines=most,
-        placeholder=" ...",
-        break_on_hyphens=False,
-        drop_whitespace=True,
-        replace_whitespace=False,
-    )
 
 
 _CHANGE_COLORS: dict[str, dict[str, bool]] = {"better": {"green": True}, "worse": {"red": True}}
@@ -233,14 +182,12 @@ def session_summary(
     rootpath: Path,
     saved: Sequence[SaveResult],
     not_saved: str,
-    below: int = 0,
 ) -> None:
     """How the gates of the session ended, in few lines; with -v a table of all before. Then what was saved.
 
-    Failures are in pytest's own section, each once. `below` is the number of lines that the caller has still to print.
+    Failures are in pytest's own section, each once.
     """
     results = [result for record in session.records for result in record.results]
-    width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
     verbose = reporter.config.get_verbosity() > 0
     lines: list[Line] = []
     lost = {record.test: record.lost for record in (*session.records, *session.unmeasured) if record.lost}
@@ -248,13 +195,14 @@ def session_summary(
         reporter.section("perfsuite", sep="=")
         if verbose:
             # Of a pipe or a log pytest knows no width.
+            width = reporter.config.get_terminal_writer().fullwidth
             page = width if reporter.isatty else max(width, PAGE_WIDTH)
             for line, result in metric_table(results, page) if results else ():
                 reporter.line(line, **(painted(result.verdict) if result else {}))
             _write(reporter, explanations([result for record in session.records for result in _untold(record)]))
-        lines += overview(results, saving=saving, lost=list(lost.values()))
+        lines += overview(results, saving=bool(session.options.save), lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
-    _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
+    _write(reporter, lines)
     for file in saved:
         _saved(reporter, file, rootpath)
     _reaches(reporter, session.judge.reaches(session.records, saved) if saved else [], every=verbose)
@@ -282,7 +230,7 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
     if compiled or cached:
         where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
         said = f"{plural(compiled + cached, 'program')}: {compiled} compiled, {cached} from {where}"
-        lines.append(Line(said, {}, optional=True))
+        lines.append(Line(said, {}))
     kernels = list(dict.fromkeys(kernel for record in session.records for kernel in record.unestimated))
     if every:
         return lines + [Line(messages.without_estimate([kernel]), {"yellow": True}) for kernel in kernels]

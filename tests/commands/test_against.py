@@ -1,6 +1,5 @@
 """`perfsuite against` from its command line, with other packages: the tests on both sides, and what is said of them."""
 
-import argparse
 import itertools
 import json
 import random
@@ -25,7 +24,7 @@ from perfsuite.against import changes, sides
 from perfsuite.against.notes import Fingerprint, Notes, Place
 from perfsuite.against.runs import Run
 from perfsuite.against.sides import Packages
-from perfsuite.commands import CommandError, against, main
+from perfsuite.commands import CommandError, against, main, read_arguments
 
 LIBRARY = """
 import jax
@@ -290,14 +289,11 @@ class TestNewTests:
 
 
 def test_what_follows_the_dashes_is_pytests():
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers()
-    against.add_arguments(commands.add_parser("against"))
-    given = ["against", "main", "--with", "a==1", "b==2", "--base-with", "a==0", "--minutes=4"]
-    options = parser.parse_args([*given, "--", "tests", "-k", "x", "--", "y"])
+    words = ["against", "main", "--with", "a==1", "b==2", "--base-with", "a==0", "--minutes=4"]
+    options = read_arguments([*words, "--", "tests", "-k", "x", "--", "y"])
     assert (options.revision, options.head, options.base, options.minutes) == ("main", ["a==1", "b==2"], ["a==0"], 4)
     assert options.pytest_arguments == ["tests", "-k", "x", "--", "y"]
-    assert parser.parse_args(["against"]).pytest_arguments == []
+    assert read_arguments(["against"]).pytest_arguments == []
 
 
 @pytest.mark.parametrize("bad", ["--minutes=0", "--seconds=nan", "--time=some"])

@@ -1,6 +1,5 @@
 """Fingerprint of `perfsuite against` and `bisect` that are only made up, and packages that uv installs without a network."""
 
-import argparse
 import dataclasses
 import zipfile
 from types import ModuleType
@@ -10,6 +9,7 @@ from perfsuite.against.changes import Check
 from perfsuite.against.notes import Notes, Place, StageNote, TimeNote
 from perfsuite.against.runs import Run
 from perfsuite.against.sides import Packages, Side
+from perfsuite.commands import read_arguments
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Result
@@ -92,9 +92,7 @@ def wheels_for_uv(tmp_path, monkeypatch):
 
 def run_command(module: ModuleType, *arguments):
     """A command with these arguments: its exit status."""
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    return module.run(parser.parse_args(arguments))
+    return module.run(read_arguments([module.__name__.rpartition(".")[2], *arguments]))
 
 
 @dataclasses.dataclass
