@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -38,7 +37,6 @@ from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
 
 _EXECUTE = PROGRAM_RUNS.needs(Name("jax._src.interpreters.pxla", "ExecuteReplicated.__call__"))
 _PROGRAM_NAME = PROGRAM_RUNS.needs(Attribute("jax._src.interpreters.pxla", "name"))
-_XLA_EXECUTABLE = PROGRAM_RUNS.needs(Attribute("jax._src.interpreters.pxla", "xla_executable"))
 _UNSAFE_CALL = PROGRAM_RUNS.needs(jax_stack.UNSAFE_CALL)
 
 _HOOK = PROGRAM_RUNS.needs(Name("jax._src.api", "_post_hook_state"))
@@ -51,10 +49,6 @@ _AHEAD_OF_TIME = PROGRAM_RUNS.needs(Frame("jax._src.stages", "__call__", ("self"
 """The call of a function that was compiled ahead of time."""
 _EXECUTABLE = PROGRAM_RUNS.needs(Attribute("jax._src.stages", "_executable"))
 
-_BOUND = ("name", "donated_invars", "in_shardings", "out_shardings", "compiler_options_kvs")
-_BINDING = PROGRAM_RUNS.needs(
-    tuple(Frame("jax._src.pjit", name, ("jaxpr", *_BOUND)) for name in ("_pjit_call_impl", "_pjit_call_impl_python"))
-)
 _FUNCTION_OF = PROGRAM_RUNS.needs(Name("jax._src.core", "jaxpr_as_fun"))
 PROGRAM_RUNS.needs((*jax_stack.BINDING, jax_stack.PMAP, jax_stack.MISS))  # they tell JAX's operations from functions
 
@@ -81,10 +75,6 @@ Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
 Move: TypeAlias = Callable[[Any, FrameType, bool], None]
 """Gets the array or its type, the frame of JAX's that moves it, and whether the code asked for it."""
 
-_METADATA = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
-_TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*", re.MULTILINE)
-"""What a compiled program's text says of the source."""
-
 _here = threading.local()
 """`_here.in_callback` is true in a thread that runs a callback: what a callback reads is no transfer of its own."""
 
@@ -93,6 +83,10 @@ _here = threading.local()
 
 class TextUnknown(Exception):  # noqa: N818  (a report, not a fault)
     """A program has no text that says all of it."""
+
+
+def _no_text() -> str:
+    raise TextUnknown("it is no call of a function that jax.jit returned")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +104,7 @@ class ProgramRun:
     operation: bool
     frame: FrameType
     key: Callable[[], Hashable] = dataclasses.field(default=lambda: None, compare=False)
-    text: Callable[[], str] = dataclasses.field(default=str, compare=False)
+    text: Callable[[], str] = dataclasses.field(default=_no_text, compare=False)
     source: Callable[[], jax_stack.Bound | None] = dataclasses.field(default=lambda: None, compare=False)
 
 
@@ -127,17 +121,10 @@ def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
             finally:
                 telling.here = False
 
-    def through_slow_path(execute: Callable[..., Any]) -> Callable[..., Any]:
-        def executing(self: Any, *args: Any) -> Any:
-            tell(_slow_run(self, sys._getframe(1)))
-            return execute(self, *args)
-
-        return executing
-
-    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], _: Any, frame: FrameType) -> None:
-        tell(_fast_run(jitted, args, kwargs, frame))
-
-    with _EXECUTE.replaced(through_slow_path), hooked_calls(hook):
+    with _running_programs(
+        lambda executable, outputs, frame: tell(_slow_run(executable, frame)),
+        lambda jitted, args, kwargs, outputs, frame: tell(_fast_run(jitted, args, kwargs, frame)),
+    ):
         yield
 
 
@@ -150,19 +137,26 @@ def telling_outputs(tell: Callable[[Any], None]) -> Iterator[None]:
     if PROGRAM_RUNS.lost():
         yield
         return
+    with _running_programs(
+        lambda executable, outputs, frame: tell(outputs),
+        lambda jitted, args, kwargs, outputs, frame: tell(outputs),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _running_programs(slow: Callable[[Any, Any, FrameType], None], fast: Hook) -> Iterator[None]:
+    """Call `slow` after each program that JAX's slow path begins, with its outputs, and `fast` after the others."""
 
     def through_slow_path(execute: Callable[..., Any]) -> Callable[..., Any]:
         def executing(self: Any, *args: Any) -> Any:
             outputs = execute(self, *args)
-            tell(outputs)
+            slow(self, outputs, sys._getframe(1))
             return outputs
 
         return executing
 
-    with (
-        _EXECUTE.replaced(through_slow_path),
-        hooked_calls(lambda jitted, args, kwargs, outputs, frame: tell(outputs)),
-    ):
+    with _EXECUTE.replaced(through_slow_path), hooked_calls(fast):
         yield
 
 
@@ -247,12 +241,11 @@ def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType
         text = functools.partial(_lowered_text, jitted, args, kwargs)
         return ProgramRun(name, of_jax, frame, key, text, source=lambda: (jitted, args, kwargs))
     if (bound := jax_stack.bound_program(frame)) is not None:
-        name, text = _short_name(bound.name), functools.partial(_bound_text, frame, args)
-        return ProgramRun(name, bound.of_jax, frame, text=text, source=lambda: (_bound_function(frame), args, {}))
+        name = _short_name(bound.name)
+        return ProgramRun(name, bound.of_jax, frame, source=lambda: (_bound_function(frame), args, {}))
     compiled = _AHEAD_OF_TIME.local(frame, "self") if _AHEAD_OF_TIME.runs(frame) else None
     program = _UNSAFE_CALL.of(_EXECUTABLE.of(compiled))
-    name = _short_name(_PROGRAM_NAME.of(program, "?"))
-    return ProgramRun(name, False, frame, text=functools.partial(_compiled_text, program))
+    return ProgramRun(_short_name(_PROGRAM_NAME.of(program, "?")), False, frame)
 
 
 def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
@@ -266,7 +259,7 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
             of_jax = bound.of_jax
         outer = outer.f_back
     name = _short_name(_PROGRAM_NAME.of(executable, "?"))
-    return ProgramRun(name, of_jax, frame, lambda: executable, functools.partial(_compiled_text, executable))
+    return ProgramRun(name, of_jax, frame, lambda: executable)
 
 
 def _key(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable:
@@ -294,37 +287,15 @@ def _lowered_text(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> str:
     if (options := lowering.compiler_options(lowered)) is None:
         raise TextUnknown("the options of its compiler are not known")
     named = sorted((name, str(value)) for name, value in options.items())
-    return _complete(f"{lowered.as_text()}{named or ''}")
-
-
-def _bound_text(frame: FrameType, args: tuple) -> str:
-    """The program that JAX binds under a transformation outside of any jitted function."""
-    binding = next(each for each in _BINDING if each.runs(frame))
-    bound = [(name, str(binding.local(frame, name))) for name in _BOUND]
-    return _complete(f"{bound}{_bound_function(frame).lower(*args).as_text()}")
+    text = lowered.as_text()
+    if "_callback" in text:
+        raise TextUnknown("its program calls back into Python")
+    return f"{text}{named or ''}"
 
 
 def _bound_function(frame: FrameType) -> Any:
-    binding = next(each for each in _BINDING if each.runs(frame))
+    binding = next(each for each in jax_stack.BINDING if each.runs(frame))
     return jax.jit(_FUNCTION_OF.get()(binding.local(frame, "jaxpr")))
-
-
-def _compiled_text(executable: Any) -> str:
-    """The compiled program, for which JAX's slow path has no other text at hand."""
-    try:
-        modules = _XLA_EXECUTABLE.of(executable).hlo_modules()
-    except AttributeError:
-        raise TextUnknown("the program that JAX runs is not known") from None
-    text = "\n".join(_METADATA.sub("", _TABLES.sub("", module.to_string())) for module in modules)
-    if "{...}" in text:
-        raise TextUnknown("a large constant is left out of its program's text")
-    return _complete(text)
-
-
-def _complete(text: str) -> str:
-    if "_callback" in text:
-        raise TextUnknown("its program calls back into Python")
-    return text
 
 
 def _short_name(name: str) -> str:

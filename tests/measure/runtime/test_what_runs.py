@@ -55,13 +55,9 @@ def test_the_order_and_the_number_of_calls_count():
     assert len({programs_hash(each) for each in ([one], [one, other], [other, one], [one, one])}) == 4
 
 
-@pytest.mark.parametrize("wrap", [jax.vmap, jax.grad, lambda f: jax.jit(f).lower(jnp.ones(())).compile()])
-def test_programs_outside_of_jit_and_compiled_ahead_are_told_apart(wrap):
-    def wrapped(factor):
-        return jax.vmap(by(factor)) if wrap is jax.vmap else wrap(by(factor))
-
-    x = jnp.ones(3) if wrap is jax.vmap else jnp.ones(())
-    assert programs(wrapped(2), x) == programs(wrapped(2), x) != programs(wrapped(3), x)
+@pytest.mark.parametrize("wrap", [jax.grad, lambda f: jax.jit(f).lower(jnp.ones(())).compile()])
+def test_programs_outside_of_jit_and_compiled_ahead_are_unknown(wrap):
+    assert programs(wrap(by(2)), jnp.ones(())) is None
 
 
 def test_large_constants_of_a_program_count():
