@@ -434,7 +434,7 @@ def save(
         written = any(change.action != "keep" for change in changes)
         if written:
             try:
-                write_atomically(target, encode(merged), durable=True)
+                write_atomically(target, encode(merged))
             except OSError as error:
                 raise BaselineError(target, _cannot_write(error)) from error
     untouched = len(old.entries) - sum(change.old is not None for change in changes)

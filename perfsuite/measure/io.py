@@ -94,11 +94,11 @@ def _instead_of(folder: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"perfsuite-{name}.lock"
 
 
-def write_atomically(path: Path, content: bytes | str, *, durable: bool = False) -> None:
+def write_atomically(path: Path, content: bytes | str) -> None:
     """Write `content` beside `path`, then move it there. The file keeps the permissions that it has.
 
     A text is written as UTF-8; half of a surrogate pair, which a test's name may hold, becomes a question mark.
-    `durable` waits until the file would survive a power cut. Raises `OSError`, and leaves `path` as it was then.
+    Raises `OSError`, and leaves `path` as it was then.
     """
     data = content.encode(errors="replace") if isinstance(content, str) else content
     temporary = path.with_name(f"{temporary_prefix(path)}{secrets.token_hex(4)}{TEMPORARY}")
@@ -108,16 +108,11 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = False)
             if path.exists():
                 os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
             file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    if durable:
-        _sync_folder(path.parent)
 
 
 def user_cache() -> Path:
@@ -149,13 +144,3 @@ def short_path(file: str) -> str:
 def temporary_prefix(path: Path) -> str:
     """How the names of unfinished versions of `path` begin."""
     return f".{path.name}."
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power cut, where the system can. The content is safe either way."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
