@@ -144,7 +144,6 @@ def difference(first: ProgramKey, second: ProgramKey, names: tuple[str, str]) ->
             lines += _computation(first.text, second.text, names)
         else:
             lines.append(f"the part {part!r} of the key differs")
-            lines += _side_by_side(first.contents.get(part, "?"), second.contents.get(part, "?"), names, "  ")
     if questions := dict.fromkeys((*first.questions, *second.questions)):
         asked = [f"{each[0]} at {place_of(SourceFrame(*each[1:]))}" for each in questions]
         lines.append(f"  each process has its own answer to {', '.join(asked)}")
@@ -171,7 +170,7 @@ def _computation(first: str, second: str, names: tuple[str, str]) -> list[str]:
     lines = [head]
     for place, (number, a, b) in sorted(by_place.items(), key=lambda item: item[1])[:_PLACES_SHOWN]:
         lines.append(f"  line {number + 1:,}{place and f', from {place}'}")
-        lines += _side_by_side(a, b, names, "    ")
+        lines += _side_by_side(a, b, names)
     more = len(by_place) - _PLACES_SHOWN
     return [*lines, f"  and from {plural(more, 'more place')}"] if more > 0 else lines
 
@@ -196,13 +195,13 @@ def _in_words(stack: Stack) -> str:
     return innermost if source == traced[0] else f"{place_of(source)} (through {innermost})"
 
 
-def _side_by_side(first: str, second: str, names: tuple[str, str], indent: str) -> list[str]:
+def _side_by_side(first: str, second: str, names: tuple[str, str]) -> list[str]:
     """Both texts, from a little before where they begin to differ."""
     differ = (number for number, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     long = max(len(first), len(second)) > _LONGEST
     begin = max(0, next(differ, min(len(first), len(second))) - _LONGEST // 2) if long else 0
     cut = [text[begin : begin + _LONGEST] + ("..." if begin + _LONGEST < len(text) else "") for text in (first, second)]
-    return [f"{indent}{name}: {'...' if begin else ''}{text}" for name, text in zip(names, cut, strict=True)]
+    return [f"    {name}: {'...' if begin else ''}{text}" for name, text in zip(names, cut, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,35 +103,27 @@ def test_long_lines_are_cut_around_what_differs():
     assert lines[2].partition(": ")[2] != lines[3].partition(": ")[2], "what differs is in it"
 
 
-def test_another_part_of_the_key_has_what_it_is_made_of():
+def test_another_part_of_the_key_is_named():
     one = key(ordered("sin"))
-    other = dataclasses.replace(
-        one, key="b", parts=one.parts | {"XLA flags": "b"}, contents=one.contents | {"XLA flags": "--xla_a=1"}
-    )
-    assert why(one, other) == [
-        "the part 'XLA flags' of the key differs",
-        "  process 1: none",
-        "  process 2: --xla_a=1",
-    ]
+    other = dataclasses.replace(one, key="b", parts=one.parts | {"XLA flags": "b"})
+    assert why(one, other) == ["the part 'XLA flags' of the key differs"]
 
 
-def test_a_folder_of_the_cache_that_is_in_the_key_is_shown(tmp_path):
+def test_a_folder_of_the_cache_that_is_in_the_key_is_a_part_of_it(tmp_path):
     keys = []
     for folder in ("one", "other"):
         with keeping_everything(tmp_path / folder):
             keys.append(key(ordered("sin")))
     if keys[0].key == keys[1].key and jax.__version_info__ >= (0, 11):
         pytest.skip("this JAX leaves the folder out of the key")
-    part, one, other = why(*keys)
-    assert "'compile_options'" in part
-    assert ("/one/" in one, "/other/" in other) == (True, True)
+    assert why(*keys) == ["the part 'compile_options' of the key differs"]
 
 
 def test_places_that_are_part_of_the_key_and_unknown_parts_are_no_error():
     text = key(ordered("sin")).text
-    one, other = (ProgramKey("step", each, {COMPUTATION: each}, {}, text) for each in "ab")
+    one, other = (ProgramKey("step", each, {COMPUTATION: each}, text) for each in "ab")
     assert "jax_compilation_cache_include_metadata_in_key" in why(one, other)[0]
-    one, other = (ProgramKey("step", each, {}, {}, "") for each in "ab")
+    one, other = (ProgramKey("step", each, {}, "") for each in "ab")
     assert why(one, other) == ["the keys differ, and JAX does not log their parts"]
 
 
@@ -139,7 +131,7 @@ def test_places_that_are_part_of_the_key_and_unknown_parts_are_no_error():
 
 
 def program(name="step", key="a", found=False, not_kept=""):
-    made = None if key is None else ProgramKey(name, key, {"computation": key}, {}, "")
+    made = None if key is None else ProgramKey(name, key, {"computation": key}, "")
     return CachedProgram(made, name, found, not_kept)
 
 

@@ -33,7 +33,7 @@ from properties.edits import EXAMPLES, contents, misshapen, outcome
 
 fuzzed = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 V5E = target("tpu-v5e")
-KEY = ProgramKey("step", "a1", {"computation": "b2"}, {"computation": "a module"}, "module @step")
+KEY = ProgramKey("step", "a1", {"computation": "b2"}, "module @step")
 OUTPUT = {
     "memory": {"temp_size_in_bytes": 8},
     "compile_seconds": 0.5,

@@ -29,7 +29,6 @@ _OF_PROGRAMS = PERSISTENT_CACHE.needs(
 )
 
 _PART = PERSISTENT_CACHE.needs(Text("jax._src.cache_key", "get_cache_key hash of serialized %s: %s"))
-_FLAG = PERSISTENT_CACHE.needs(Text("jax._src.cache_key", "Including XLA flag in cache key: %s"))
 _HIT = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Persistent compilation cache hit"))
 _NOT_KEPT = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Not writing persistent cache entry"))
 _NOT_WRITTEN = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Error writing persistent compilation cache entry"))
@@ -37,11 +36,6 @@ _NOT_WRITTEN = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Error writing p
 _COMPILED = "backend", "computation", "devices", "compile_options"
 _KEYED = "options", "backend", "computation", "devices"
 """The first arguments of both functions, by their names."""
-
-_OPTIONS = ("num_replicas", "num_partitions", "env_option_overrides", "profile_version")
-
-_DEBUG_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file", "xla_disable_hlo_passes")
-"""Those that JAX sets itself; the first is a folder in that of the cache, which jax 0.12 leaves out of the key."""
 
 COMPUTATION = "computation"
 """The part of a key that is the program's text."""
@@ -51,15 +45,13 @@ COMPUTATION = "computation"
 class ProgramKey:
     """The key of one program. `parts` are the hashes of the key's parts, by JAX's names for them.
 
-    `contents` says what a part is made of, where that is known. `text` is the program's StableHLO with its source
-    locations, which are no part of the key by default. `questions` are what was asked about the process while it was
-    lowered, with file, line and function.
+    `text` is the program's StableHLO with its source locations, which are no part of the key by default. `questions`
+    are what was asked about the process while it was lowered, with file, line and function.
     """
 
     name: str
     key: str
     parts: dict[str, str]
-    contents: dict[str, str]
     text: str
     questions: tuple[tuple[str, str, int, str], ...] = ()
 
@@ -154,28 +146,13 @@ def _key(backend: Any, module: Any, devices: Any, options: Any) -> ProgramKey | 
         return None
     lines = [(record.msg, tuple(map(str, record.args))) for record in records if isinstance(record.args, tuple)]
     parts = {values[0]: values[1] for message, values in lines if message == _PART.text}
-    flags = [values[0] for message, values in lines if message == _FLAG.text]
-    contents = {
-        "backend version": f"{backend.platform} {backend.platform_version}",
-        "XLA flags": " ".join(flags) or "none",
-        "compile_options": _options_text(options),
-        "accelerator_config": ", ".join(device.device_kind for device in devices.flat),
-    }
-    text = module.operation.get_asm(enable_debug_info=True)
-    return ProgramKey(_name(module), key, parts, contents, text)
+    return ProgramKey(_name(module), key, parts, module.operation.get_asm(enable_debug_info=True))
 
 
 def _name(module: Any) -> str:
     """`step` for the module jit_step."""
     name = str(module.operation.attributes["sym_name"]).strip('"')
     return name.removeprefix("jit_")
-
-
-def _options_text(options: Any) -> str:
-    debug = getattr(options.executable_build_options, "debug_options", None)
-    named = [(name, getattr(options, name, "")) for name in _OPTIONS]
-    named += [(name, getattr(debug, name, "")) for name in _DEBUG_OPTIONS]
-    return ", ".join(f"{name} {value}" for name, value in named if value)
 
 
 @contextlib.contextmanager
