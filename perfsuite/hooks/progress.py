@@ -38,13 +38,12 @@ class ProgressLog:
 
 
 def progress_words(now: Progress) -> str:
-    """`comparing step with plain: 12 of 30 s at most`, `compiling step for tpu-v5e: 34 s (209 s last time)`."""
+    """`comparing step with plain: 12 of 30 s at most`, `compiling step for tpu-v5e: 34 s`."""
     if now.most_seconds is not None:
         # The least number of pairs may take longer than the time.
         part = f" ({now.seconds / now.most_seconds:.0%})" if now.most_seconds > now.seconds else ""
         return f"{now.what}: {now.seconds:.0f} of {now.most_seconds:.0f} s at most{part}"
-    usual = f" ({now.usual_seconds:.0f} s last time)" if now.usual_seconds else ""
-    return f"{now.what}: {now.seconds:.0f} s{usual}"
+    return f"{now.what}: {now.seconds:.0f} s"
 
 
 @contextlib.contextmanager

@@ -19,16 +19,11 @@ EVERY_SECONDS = 1.0
 
 
 class Progress(NamedTuple):
-    """`what` has lasted for `seconds` so far.
-
-    It ends after `most_seconds` at the latest, where that is known; `usual_seconds` is what it took the last time,
-    where that is known.
-    """
+    """`what` has lasted for `seconds` so far. It ends after `most_seconds` at the latest, where that is known."""
 
     what: str
     seconds: float
     most_seconds: float | None = None
-    usual_seconds: float | None = None
 
 
 Listener = Callable[[Progress | None], None]
@@ -51,8 +46,8 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def waiting(what: str, *, usual: Callable[[], float | None] = lambda: None) -> Iterator[None]:
-    """Something during which nothing is timed. `usual` gives the seconds of the last time, if need be."""
+def waiting(what: str) -> Iterator[None]:
+    """Something during which nothing is timed."""
     listener = _listener
     if listener is None:
         yield
@@ -63,10 +58,9 @@ def waiting(what: str, *, usual: Callable[[], float | None] = lambda: None) -> I
     def report() -> None:
         if over.wait(FIRST_SECONDS):
             return
-        usual_seconds = usual()
         while True:
             if _waiting[-1:] == [over]:
-                listener(Progress(what, time.monotonic() - began, usual_seconds=usual_seconds))
+                listener(Progress(what, time.monotonic() - began))
             if over.wait(EVERY_SECONDS):
                 listener(None)
                 return

@@ -12,7 +12,6 @@ from support.fakes import FakeBlocks, takes
 from perfsuite.gate import baseline_file
 from perfsuite.measure import progress
 from perfsuite.measure.call import call
-from perfsuite.measure.program import compilation
 from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.progress import listening, sampling, waiting
 from perfsuite.measure.targets import cache as facts_cache
@@ -50,13 +49,13 @@ def test_waiting_is_told_of_by_a_thread_until_it_is_over(hasty):
             enough.set()
 
     with listening(listener):
-        with waiting("compiling step", usual=lambda: 209.0):
+        with waiting("compiling step"):
             assert enough.wait(30)
             assert threads() == [THREAD]
         assert threads() == [], "nothing is left that could wake while something is timed"
     *during, end = told
     assert end is None
-    assert {(now.what, now.most_seconds, now.usual_seconds) for now in during} == {("compiling step", None, 209.0)}
+    assert {(now.what, now.most_seconds) for now in during} == {("compiling step", None)}
     seconds = [now.seconds for now in during]
     assert seconds == sorted(seconds)
 
@@ -105,25 +104,23 @@ def timed(order):
     return sum(before == now for before, now in itertools.pairwise(order))
 
 
-def test_a_compile_tells_what_it_took_the_last_time_when_its_code_was_another(hasty, monkeypatch, tmp_path):
-    monkeypatch.setattr(compilation, "REMEMBERED_SECONDS", 0.0)
-
-    def step(factor):
-        def step(x):
-            return x * factor
-
-        return call(jax.jit(step), jnp.ones(3))
-
+def test_a_compile_tells_what_it_compiles(hasty):
     told = []
-    with listening(told.append):
-        first = compile_call(step(2.0), cache=tmp_path)
-        during = [now for now in told if now is not None]
-        assert {(now.what, now.usual_seconds) for now in during} == {("compiling step", None)}
-        told.clear()
-        compile_call(step(3.0), cache=tmp_path)
-    during = [now for now in told if now is not None]
-    assert {now.usual_seconds for now in during} == {first.origin.compile_seconds}
-    assert told[-1] is None
+    heard = threading.Event()
+
+    def step(x):
+        assert heard.wait(30)
+        return x * 2
+
+    def listener(now):
+        told.append(now)
+        heard.set()
+
+    with listening(listener):
+        compile_call(call(jax.jit(step), jnp.ones(3)))
+    *during, end = told
+    assert {now.what for now in during} == {"compiling step"}
+    assert end is None
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,6 @@ _INSTRUMENTS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 
-REMEMBERED_SECONDS = 5.0
-"""The seconds of a compile that takes at least as long are kept, to tell a person who waits for the next one."""
-
-
 _UNLIKE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading raises where a text or a value is unlike what it should be."""
 
@@ -140,10 +136,7 @@ def compile_call(
     """
     __tracebackhide__ = True
     device = _target_of(target, chips, slices)
-    key = _seconds_key(call, target)
-    what = f"compiling {call.label}{f' for {target}' if target else ''}"
-    # The seconds of the call's last compile, even if its code was another.
-    with progress.waiting(what, usual=lambda: (facts_cache.read(cache, key) or {}).get("seconds")):
+    with progress.waiting(f"compiling {call.label}{f' for {target}' if target else ''}"):
         kind = device.device_kind if device is not None and device.platform == "cuda" else None
         lowered = lower_call(call, None if device is None else device.platform, device_kind=kind)
         stacks: Mapping[int, Stack] = {}
@@ -151,8 +144,6 @@ def compile_call(
             output = _output_here(lowered, cache)
         else:
             output, stacks = _output_for(device, lowered, cache, chips=chips, slices=slices)
-        if not output.cached and output.compile_seconds >= REMEMBERED_SECONDS:
-            facts_cache.write(cache, key, {"seconds": float(output.compile_seconds)})
     runs_on = device or _present_device()
     return Compilation(
         origin=Origin(
@@ -258,14 +249,6 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     }
     facts_cache.write(cache, key, entry)
     return CompilerOutput(**entry, cached=False)
-
-
-def _seconds_key(call: Call, target: str | None) -> str:
-    """A hash of the function's name and the shapes of its arguments, whatever its code is."""
-    leaves = jax.tree.leaves((call.args, call.kwargs))
-    shapes = [[list(getattr(leaf, "shape", ())), str(getattr(leaf, "dtype", ""))] for leaf in leaves]
-    module = getattr(call.fn, "__module__", None)
-    return hashlib.sha256(json.dumps(["seconds", call.label, str(module), target, shapes]).encode()).hexdigest()
 
 
 def _key(lowered: LoweredCall, options: Mapping[str, Any] | None, device_kind: str, version: str) -> str:
