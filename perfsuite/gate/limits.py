@@ -1,13 +1,11 @@
 """What a comparison must keep to, when its samples have decided that, and when a broken budget counts."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from perfsuite.gate.verdict import Evidence, Rerun, Result, judge_budget, with_evidence, with_rerun
+from perfsuite.gate.verdict import Rerun, Result, judge_budget, with_rerun
 from perfsuite.measure.metric import Estimate, Metric
-from perfsuite.measure.timing.comparison import Comparison, Field, Settled, fewest_pairs
-from perfsuite.measure.words import plural
+from perfsuite.measure.timing.comparison import Comparison, Field, Settled
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")
 
@@ -51,7 +49,7 @@ class Limits:
                 result = judge_budget(test, metric, self.budget[field])
                 if result.failed:
                     result = compared.confirmed(result, field)
-                results.append(with_evidence(result, compared.evidence(field)))
+                results.append(result)
         return results
 
 
@@ -71,10 +69,6 @@ class Compared:
         estimates = limits.compared(self.comparison.ratio, self.comparison.overhead_us)
         return any(each.interval.low > limit for each, limit in estimates)
 
-    def evidence(self, field: Field) -> Evidence:
-        """What the gates of the ratio or of the overhead are to know."""
-        return Evidence(to_settle=lambda limit: what_settles(self.comparison, limit, field))
-
     def confirmed(self, result: Result, field: Field) -> Result:
         """A gate that fails by this comparison; open where the fresh process speaks against it."""
         assert result.limit is not None
@@ -83,41 +77,3 @@ class Compared:
             return result
         fails = second is not None and second.interval.low > result.limit
         return with_rerun(result, Rerun(second, self.failure), fails=fails)
-
-
-HOPELESS = 0.001
-"""Two sides of the same code may differ by about as much, for reasons outside it (where memory lies)."""
-
-MARGIN = 1.35
-"""The estimate itself moves: to settle nine times in ten, the interval must be so much narrower than its distance from
-the limit (its half-width is 3.6 standard errors, and 1.28 more stay free)."""
-
-MOST_SECONDS = 600
-
-
-def what_settles(compared: Comparison, limit: float, field: Field) -> str:
-    """What would settle whether the ratio or the overhead keeps to `limit`, in words."""
-    if not compared.bounded:
-        needed = compared.seconds * fewest_pairs() / compared.pairs
-        return (
-            f"{compared.pairs} pairs are too few for an interval: allow more time (--perf-seconds={math.ceil(needed)})"
-        )
-    estimate: Estimate = getattr(compared, field)
-    value, low, high = estimate.value, estimate.interval.low, estimate.interval.high
-    if field == "ratio" and limit > 0:
-        value, low, high, limit = (math.log(each) for each in (value, low, high, limit))
-    distance = abs(limit - value)
-    # A share of the reference's time, so that one bound serves both fields.
-    relative = distance if field == "ratio" else distance / compared.reference_median_us
-    if relative < HOPELESS:
-        return (
-            f"its estimate lies within {HOPELESS:.1%} of the limit, where no amount of sampling is sure to tell on "
-            "which side: move the limit"
-        )
-    side = high - value if value <= limit else value - low
-    # An interval narrows with the square root of the number of pairs.
-    needed = compared.seconds * max(1.0, side * MARGIN / distance) ** 2
-    if needed > MOST_SECONDS:
-        return f"more than {MOST_SECONDS / 60:g} minutes of sampling: move the limit, or take a quieter machine"
-    more = plural(max(1, math.ceil(needed - compared.seconds)), "more second")
-    return f"about {more} of sampling (--perf-seconds={math.ceil(needed)})"

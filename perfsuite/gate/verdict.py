@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, metric_of
@@ -157,14 +157,10 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What an instrument knows of a metric beside its value, for its gates.
-
-    `to_settle` says it for a limit.
-    """
+    """What an instrument knows of a metric beside its value, for its gates."""
 
     cause: str = ""
     unexplained: str = ""
-    to_settle: Callable[[float], str] | None = None
     program: tuple[str, ...] = ()
 
 
@@ -182,12 +178,8 @@ def with_evidence(result: Result, evidence: Evidence) -> Result:
             unexplained=evidence.unexplained,
             program=evidence.program,
         )
-    if result.verdict != Verdict.INCONCLUSIVE:
-        return result
-    to_settle = result.to_settle
-    if not to_settle and evidence.to_settle and result.limit is not None:
-        to_settle = evidence.to_settle(result.limit)
-    return dataclasses.replace(result, cause=evidence.cause, to_settle=to_settle)
+    open_one = result.verdict == Verdict.INCONCLUSIVE
+    return dataclasses.replace(result, cause=evidence.cause) if open_one else result
 
 
 def with_rerun(result: Result, rerun: Rerun, *, fails: bool) -> Result:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
+from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, declare
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
@@ -80,8 +81,7 @@ class CompareInstrument(Instrument):
         by_baseline = self._judge.judge(self._test, ratio, allowed)
         over = [result for result in (*results, by_baseline) if self._judge.fails(result) or result.open_over]
         cause, unknown = self._why(pair, compared.comparison) if over else ("", "")
-        evidence = dataclasses.replace(compared.evidence("ratio"), cause=cause, unexplained=unknown)
-        self._recorder.add(ratio, tolerance, evidence)
+        self._recorder.add(ratio, tolerance, Evidence(cause, unknown))
         self._recorder.add(overhead, tolerance)
         self._recorder.apply([dataclasses.replace(result, unexplained=unknown) for result in results], lambda: cause)
         return dataclasses.replace(

@@ -1,19 +1,18 @@
 """`perf.time`: how long one call takes, in the steady state."""
 
 import dataclasses
-import math
 
 import pytest
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.verdict import Evidence, judge_budget, with_evidence
+from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import libraries
 from perfsuite.measure.private.capabilities import BENCHMARK
-from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
+from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, Timing, time_call
 from perfsuite.processes import LAUNCH
 from perfsuite.session.outcomes import REQUEST
 
@@ -91,10 +90,8 @@ class TimeInstrument(Instrument):
         if "time_us" in limits:
             self._recorder.check_budget(times[1], limits["time_us"], lambda: self._tracing.longest(call, us))
         if "p99_us" in limits:
-            cause = f"the median is {us:.4g} us: single calls stall"
-            result = judge_budget(self._test, tail, limits["p99_us"])
-            result = with_evidence(result, Evidence(to_settle=lambda limit: _more_samples(timing, self._seconds)))
-            self._recorder.apply([result], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
+            stalls = f"the median is {us:.4g} us: single calls stall"
+            self._recorder.check_budget(tail, limits["p99_us"], lambda: f"{stalls}\n{self._tracing.longest(call, us)}")
         return timing
 
     def _gated(self, metrics: list[Metric]) -> list[Metric]:
@@ -120,14 +117,6 @@ class TimeInstrument(Instrument):
         elif recorded is not None and not self._session.options.save:
             least *= 2
         return metric if size >= least else dataclasses.replace(metric, kind="info")
-
-
-def _more_samples(timing: Timing, seconds: float) -> str:
-    if math.isfinite(timing.to_ready.p99_interval_us.high):
-        return ""
-    samples = len(timing.samples_us)
-    needed = math.ceil(seconds * LEAST_WITH_END / samples)
-    return f"{LEAST_WITH_END} samples, of which there are {samples}: about --perf-seconds={needed}"
 
 
 def _add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:

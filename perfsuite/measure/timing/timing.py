@@ -19,8 +19,6 @@ from perfsuite.measure.timing.intervals import (
 )
 
 LEAST_SAMPLES = 100
-LEAST_WITH_END = 368
-"""With fewer samples the 99th percentile has no upper end."""
 LEAST_FOR_TAIL = 1000
 """With fewer samples the 99th percentile hardly has one."""
 PRECISION = 0.01
