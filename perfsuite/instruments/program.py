@@ -204,7 +204,7 @@ def _lost_shardings(before: Entry | None, program: Program) -> list[str]:
     lines = []
     for name, count in ((before and before.detail) or {}).items():
         path = paths.get(name, name)
-        now = program.shard_counts.get(path, 1)
+        now = program.shards.get(path, 1)
         if path in paths.values() and now < count:
             state = "whole on each device" if now == 1 else f"split into {now:,}"
             lines.append(

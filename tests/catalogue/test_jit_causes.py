@@ -518,9 +518,14 @@ def a_shard_map_of_a_partial_jitted_in_the_loop():
     return Case(lambda: mapped()(X), lambda: kept(X))
 
 
-@entry("measured", "`shard_map` x ", "Outside jit, jax.shard_map runs each operation by itself, on all devices")
+@entry(
+    "measured",
+    "`shard_map` x ",
+    "`sin` (in `shard_map`)",
+    "Outside jit, jax.shard_map runs each operation by itself, on all devices",
+)
 def a_shard_map_outside_jit():
-    mapped = jax.shard_map(lambda x: x * 2 + 1, **SPECS)
+    mapped = jax.shard_map(lambda x: jnp.sin(x) * 2, **SPECS)
     jitted = jax.jit(mapped)
     jitted(X)
     return Case(lambda: mapped(X), lambda: jitted(X))

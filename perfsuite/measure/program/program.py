@@ -304,7 +304,7 @@ class Program(Origin):
     the one that needs most.
 
     `argument_sizes` and `output_sizes` have bytes by path (`args[0]['w']`, `result[1]`); empty where the compiler has
-    others than JAX. `shard_counts` has the pieces of those that are not whole on each device. `widening_conversions`
+    others than JAX. `shards` has the pieces of those that are not whole on each device. `widening_conversions`
     are those to a wider float that the code asks for, each line once.
 
     `estimated_us` is the time of one run by the estimates of its `operations`, `known_us` that of those with a source,
@@ -324,7 +324,7 @@ class Program(Origin):
     at_peak: tuple[LiveArray, ...]
     argument_sizes: Mapping[str, int]
     output_sizes: Mapping[str, int]
-    shard_counts: Mapping[str, int]
+    shards: Mapping[str, int]
     reused_donations: tuple[DonatedArgument, ...]
     lost_donations: tuple[DonatedArgument, ...]
     fusions: tuple[Fusion, ...]
@@ -396,11 +396,6 @@ class Program(Origin):
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.code_bytes
 
     @property
-    def shards(self) -> int:
-        """The pieces of all arguments and outputs that are not whole on each device."""
-        return sum(self.shard_counts.values())
-
-    @property
     def vmem_bytes(self) -> int | None:
         """What the kernel that takes most of VMEM takes; None without a kernel whose share is known."""
         return max((kernel.vmem_bytes for kernel in self.kernels if kernel.vmem_bytes is not None), default=None)
@@ -466,16 +461,6 @@ class Program(Origin):
         return max(self.bounds.values(), default=None)
 
     @property
-    def donations_asked(self) -> int:
-        """How many arguments the caller gives away."""
-        return len(self.reused_donations) + len(self.lost_donations)
-
-    @property
-    def donations_reused(self) -> int:
-        """How many donated arguments an output reuses."""
-        return len(self.reused_donations)
-
-    @property
     def fusion_kinds(self) -> Mapping[str, int]:
         """How many fusions there are of each kind: "kLoop" and so on, for a GPU "triton" and "triton_gemm" too."""
         return collections.Counter(fusion.what.partition(" ")[0] for fusion in self.fusions)
@@ -520,7 +505,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 _SIZES = (
     *("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "code_bytes"),
-    *("at_peak", "argument_sizes", "output_sizes", "shard_counts"),
+    *("at_peak", "argument_sizes", "output_sizes", "shards"),
 )
 
 

@@ -105,9 +105,6 @@ GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
 _ATTRIBUTES = {
     "bound": "bound_seconds",
     "memory margin": "margin_bytes",
-    "data-dependent loops": "data_dependent_loops",
-    "cross-slice collectives": "cross_slice_collectives",
-    "cross-slice bytes": "cross_slice_bytes",
 }
 _OF_SEVERAL = {
     **dict.fromkeys(("cross-slice collectives", "cross-slice bytes"), "slices"),
@@ -118,7 +115,7 @@ _OF_SEVERAL = {
 _PARTS_OF: dict[str, Callable[[Program], Mapping[str, float] | None]] = {
     "argument bytes": lambda program: _by_path(program.argument_sizes.items()),
     "output bytes": lambda program: _by_path(program.output_sizes.items()),
-    "shards": lambda program: program.shard_counts or None,
+    "shards": lambda program: program.shards or None,
     "reused donations": lambda program: _by_path((donation.path, 1) for donation in program.reused_donations),
 }
 """Facts whose parts are no operations."""
@@ -146,7 +143,7 @@ def metrics_of(program: Program) -> list[Metric]:
 
 
 def _attribute(name: str) -> str:
-    return _ATTRIBUTES.get(name, name.replace(" ", "_"))
+    return _ATTRIBUTES.get(name, re.sub("[ -]", "_", name))
 
 
 def gated_facts(program: Program) -> dict[str, float]:
@@ -160,6 +157,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     whole = name.removeprefix("known ")
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
+    elif name == "shards":
+        value = sum(value.values())
     elif whole in ("flops", "transcendentals"):
         work = (*program.products, *program.arithmetic)
         amounts = [(operation, getattr(operation, whole) * operation.runs) for operation in work]

@@ -135,7 +135,7 @@ def read_program(
         at_peak=_at_peak(entry, everything, [path for path, _ in arguments]),
         argument_sizes=_sizes(passed),
         output_sizes=_sizes(returned),
-        shard_counts=_shard_counts((*passed, *returned)),
+        shards=_shards((*passed, *returned)),
         reused_donations=tuple(each for each in donations if not _why_lost(each, module)),
         lost_donations=tuple(
             dataclasses.replace(each, reason=why) for each in donations if (why := _why_lost(each, module))
@@ -413,7 +413,7 @@ def _sizes(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
     return dict(sizes)
 
 
-def _shard_counts(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
+def _shards(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
     counts = {path: elements // max(math.prod(shape.dims), 1) for path, elements, shape in leaves}
     return {path: count for path, count in counts.items() if count > 1}
 

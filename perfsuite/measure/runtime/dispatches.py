@@ -92,6 +92,13 @@ class Dispatches:
             metrics.append(Metric(name + suffix, value, unit, "count", detail=programs or None, places=places))
         return metrics
 
+    def of_budget(self, name: str) -> list[Metric]:
+        """All programs as one count, as `Budget(dispatches=)` has them, and the eager operations among them."""
+        jitted, eager = self.metrics(name)
+        parts = Counter(jitted.detail) + Counter(eager.detail)
+        places = {**(jitted.places or {}), **(eager.places or {})}
+        return [dataclasses.replace(jitted, value=self.total, detail=parts or None, places=places or None), eager]
+
     def __str__(self) -> str:
         kinds = []
         for title, eager in (("", False), ("eager: ", True)):

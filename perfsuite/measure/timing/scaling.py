@@ -16,7 +16,6 @@ from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS, PROGRAM_RUNS, SLOW_PATH, TRANSFERS, Capability
 from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.program.lowering import runs_as_one
-from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_metrics import GATED_FACTS, metrics_of
 from perfsuite.measure.runtime import dispatches, memory, transfers
 from perfsuite.measure.runtime.fast_path import fast_path
@@ -54,7 +53,7 @@ standard deviation of up to 2.3 % (2-core x86-64 machine)."""
 
 _INSTRUMENTS: tuple[tuple[Callable[[Call], Iterable[Metric]], Iterable[str], Capability | None], ...] = (
     (lambda call: host_calls(call).metrics(call.label), [" host calls"], None),
-    (lambda call: dispatches.dispatches(call).metrics(call.label), dispatches.SUFFIXES, PROGRAM_RUNS),
+    (lambda call: dispatches.dispatches(call).of_budget(call.label), dispatches.SUFFIXES, PROGRAM_RUNS),
     (lambda call: fast_path(call).metrics(call.label), [" fast-path misses"], SLOW_PATH),
     (
         lambda call: first_call(call, compiles=False).metrics(call.label).values(),
@@ -64,7 +63,11 @@ _INSTRUMENTS: tuple[tuple[Callable[[Call], Iterable[Metric]], Iterable[str], Cap
     (lambda call: transfers.transfers_of(call).metrics(call.label), transfers.SUFFIXES.values(), TRANSFERS),
     (lambda call: memory.memory_of(call).metrics(call.label), memory.SUFFIXES, None),
     (lambda call: memory.donation_of(call).metrics(call.label), memory.OF_DONATION, None),
-    (lambda call: metrics_of(_program_of(call)), [f" {fact}" for fact in GATED_FACTS], None),
+    (
+        lambda call: metrics_of(compile_call(call).program() if runs_as_one(call) else program_of_all(call)),
+        [f" {fact}" for fact in GATED_FACTS],
+        None,
+    ),
 )
 """Each with what the names of its counts and sizes end with, and with what it needs of JAX."""
 
@@ -194,10 +197,6 @@ def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: str) -> Scalin
     exponent = None if power is None else Estimate(power, Interval(power, power))
     ends = counts[units.argmin()], counts[units.argmax()]
     return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, 1, None, exponent, *ends)
-
-
-def _program_of(call: Call) -> Program:
-    return compile_call(call).program() if runs_as_one(call) else program_of_all(call)
 
 
 def _count(call: Call, metric: str) -> Metric:

@@ -77,7 +77,7 @@ def test_sizes_by_path_are_those_of_the_programs_own_shapes():
     program = read_program(ORIGIN, parse(text), MEMORY, (), arguments=arguments, outputs=[("result", 128)])
     assert program.argument_sizes == {"args[0]": 512, "args[1]": 1024}
     assert program.output_sizes == {"result": 64}
-    assert program.shard_counts == {"args[1]": 4, "result": 4}
+    assert program.shards == {"args[1]": 4, "result": 4}
 
 
 def test_lost_donations_count_even_where_they_were_passed_as_one():

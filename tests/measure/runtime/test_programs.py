@@ -69,7 +69,7 @@ def test_the_program_of_an_epoch_is_the_sum_of_its_programs_and_the_largest_of_t
     assert program.flops == 3 * trained.flops + 2 * evaluated.flops + 3 * added.flops
     assert len(program.fusions) == 3 * len(trained.fusions) + 2 * len(evaluated.fusions) + 3 * len(added.fusions)
     assert len(program.products) == 3 * len(trained.products) + 2 * len(evaluated.products) > 0
-    assert program.donations_asked == 3 * trained.donations_asked == 3
+    assert len(program.reused_donations) == 3 * len(trained.reused_donations) == 3
     assert program.peak_bytes == max(trained.peak_bytes, evaluated.peak_bytes)
     assert program.target == target
     flops = next(metric for metric in metrics_of(program) if metric.name == "epoch flops")

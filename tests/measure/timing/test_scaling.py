@@ -181,6 +181,8 @@ def test_the_work_of_a_loop_that_is_not_jitted_is_fitted():
     step = jax.jit(lambda x: x * x)
     loops = lambda size: (call(lambda x: [step(x) for _ in range(size)], jnp.zeros(2)), size)
     assert fit(loops, [2, 4, 8], metric="flops").values.tolist() == [4, 8, 16]
+    with_operations = lambda size: (call(lambda x: [step(x) + x for _ in range(size)], jnp.zeros(2)), size)
+    assert fit(with_operations, [2, 4, 8], metric="dispatches").values.tolist() == [4, 8, 16]
 
 
 def test_a_loop_of_descriptions_cannot_run_and_asks_for_a_jitted_function():
