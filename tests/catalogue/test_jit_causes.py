@@ -6,6 +6,7 @@ Numbers of issues are those of jax-ml/jax, unless another project is named. "mea
 import collections
 import dataclasses
 import functools
+import itertools
 import warnings
 from typing import Any, NamedTuple
 
@@ -484,6 +485,7 @@ def a_vmap_jitted_in_the_loop():
 
 
 MESH = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+NEW_LENGTHS = itertools.count(1001)
 SPECS = {"mesh": MESH, "in_specs": PartitionSpec(), "out_specs": PartitionSpec()}
 
 
@@ -526,9 +528,9 @@ def a_shard_map_of_a_partial_jitted_in_the_loop():
 )
 def a_shard_map_outside_jit():
     mapped = jax.shard_map(lambda x: jnp.sin(x) * 2, **SPECS)
-    jitted = jax.jit(mapped)
+    jitted, x = jax.jit(mapped), jnp.ones(next(NEW_LENGTHS))
     jitted(X)
-    return Case(lambda: mapped(X), lambda: jitted(X))
+    return Case(lambda: mapped(x), lambda: jitted(X))
 
 
 if jax.__version_info__ >= (0, 10, 2):  # jax 0.10.0 counts no trace of it
