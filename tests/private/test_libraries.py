@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen, nnx
@@ -46,15 +45,6 @@ class Outer(nnx.Module):
         self.layers = nnx.List([Inner(0.1), Inner(rate)])
         self.tied = self.first
         self.name = "outer"
-
-
-@pytest.mark.parametrize(("wrap", "counts"), [(nnx.jit, True), (jax.jit, False), (eqx.filter_jit, False)])
-def test_sharing_counts_where_it_makes_another_program(wrap, counts):
-    step = wrap(lambda module: module.scale[...] * 2)
-    shared = Inner(0.1)
-    shared.again = shared.scale
-    sighting = sighting_of(callsite.of_function(step, (shared,), {}))
-    assert sighting.shared == ((("args[0].scale", "args[0].again"),) if counts else ())
 
 
 @pytest.mark.parametrize(

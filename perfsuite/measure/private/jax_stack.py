@@ -62,15 +62,6 @@ _SIDES = STACK.needs(
 )
 _COMPILER_OPTIONS = STACK.needs(Attribute("jax._src.pjit", "compiler_options_kvs"))
 
-_WAITING = STACK.needs(
-    (
-        Functions("jax._src.array", "ArrayImpl._value"),  # float(x) and jax.device_get(x) end here
-        Functions("jax._src.array", "ArrayImpl.block_until_ready"),
-        Functions("jax._src.api", "block_until_ready"),
-        Functions("jax._src.api", "device_get"),
-        Functions("jax._src.api", "effects_barrier"),
-    )
-)
 _ITERATING = STACK.needs(
     (
         Functions("jax._src.array", "ArrayImpl.__iter__"),
@@ -247,11 +238,6 @@ def behind_filter(frame: FrameType) -> str:
     function = FILTER.local(frame, "fun") if FILTER.runs(frame) else None
     code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
     return "" if code is None else f"{module}:{code.co_qualname}"
-
-
-def waits_for_device(frame: FrameType) -> bool:
-    """Whether a frame of JAX's waits for the device."""
-    return any(each.runs(frame) for each in _WAITING)
 
 
 def iterates_over_array(frame: FrameType) -> bool:

@@ -100,10 +100,10 @@ _READS = ("__float__", "__int__", "__bool__", "__complex__", "__index__", "__arr
 
 WAITING = (
     Functions("jax._src.numpy.array_methods", "_item"),
-    Functions("jax._src.api", "block_until_ready"),
-    Functions("jax._src.api", "device_get"),
-    *(Functions("jax._src.array", f"ArrayImpl.{name}") for name in _READS),
+    *(Functions("jax._src.api", name) for name in ("block_until_ready", "device_get", "effects_barrier")),
+    *(Functions("jax._src.array", f"ArrayImpl.{name}") for name in (*_READS, "block_until_ready", "_value")),
 )
+"""They wait for the device: float(x) and jax.device_get(x) end in `_value`."""
 
 CONSTRUCTING = Functions("jax._src.numpy.array_constructors")
 OF_LIST = " of a list"

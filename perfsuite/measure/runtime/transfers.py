@@ -289,9 +289,10 @@ def _reporting_to(watch: Transfers) -> Iterator[None]:
     try:
         with _lock:
             if not _open:
-                _observing.enter_context(
-                    observing(_read, functools.partial(_read, waits=False), _placed, _moved, _called, _called_back)
-                )
+                fetched = functools.partial(_read, waits=False)
+                placed = functools.partial(_placed, direction="host_to_device", what="a host value")
+                moved = functools.partial(_placed, direction="device_to_device", what="an array of other devices")
+                _observing.enter_context(observing(_read, fetched, placed, moved, _called, _called_back))
             _open = (*_open, watch)
         yield
     finally:
@@ -315,16 +316,10 @@ def _read(array: jax.Array, frame: FrameType, explicit: bool, waits: bool = True
         _report(event, watches)
 
 
-def _placed(value: Any, frame: FrameType, explicit: bool) -> None:
+def _placed(value: Any, frame: FrameType, explicit: bool, direction: Direction, what: str) -> None:
     __tracebackhide__ = True
-    cause = functools.partial(_placed_by, frame, explicit, "a host value")
-    _report(_transfer("host_to_device", text_of_array(value), cause, frame, explicit), _open)
-
-
-def _moved(value: Any, frame: FrameType, explicit: bool) -> None:
-    __tracebackhide__ = True
-    cause = functools.partial(_placed_by, frame, explicit, "an array of other devices")
-    _report(_transfer("device_to_device", text_of_array(value), cause, frame, explicit), _open)
+    cause = functools.partial(_placed_by, frame, explicit, what)
+    _report(_transfer(direction, text_of_array(value), cause, frame, explicit), _open)
 
 
 def _called(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, frame: FrameType) -> None:

@@ -38,39 +38,30 @@ def _hash_of(calls: Sequence[Call], text_of: Callable[[Call], str]) -> str | Non
 
 def _programs(call: Call) -> str:
     """The hashes of the programs of one run. Raises `TextUnknown`."""
-    texts = _Texts()
-    with borrowed(call) as subject:
-        settle(subject)
-        with compiles.steady_state(), observing_programs(texts.add):
-            jax.block_until_ready(subject.run())
-    if texts.unknown:
-        raise TextUnknown(texts.unknown)
-    return " ".join(texts.hashes)
+    hashes: list[str] = []
+    unknown: list[str] = []
+    of_keys: dict[Hashable, str] = {}
 
-
-class _Texts:
-    def __init__(self) -> None:
-        self.hashes: list[str] = []
-        self.unknown = ""
-        self._of_keys: dict[Hashable, str] = {}
-
-    def add(self, run: ProgramRun) -> None:
+    def add(run: ProgramRun) -> None:
         """Add a program at once: what surrounds its run, such as a precision or a mesh, is part of it."""
-        if self.unknown:
+        if unknown:
             return
         try:
             with compiles.Compiles().building_inputs():
-                self.hashes.append(self._hash(run))
+                key = run.key()
+                if key is None or key not in of_keys:
+                    of_keys[key] = _hash(run.text())
+                hashes.append(of_keys[key])
         except Exception as error:  # JAX's own, or `TextUnknown`: raised here it would be the call's
-            self.unknown = f"{run.name}: {error}"
+            unknown.append(f"{run.name}: {error}")
 
-    def _hash(self, run: ProgramRun) -> str:
-        key = run.key()
-        if key is None:
-            return _hash(run.text())
-        if key not in self._of_keys:
-            self._of_keys[key] = _hash(run.text())
-        return self._of_keys[key]
+    with borrowed(call) as subject:
+        settle(subject)
+        with compiles.steady_state(), observing_programs(add):
+            jax.block_until_ready(subject.run())
+    if unknown:
+        raise TextUnknown(unknown[0])
+    return " ".join(hashes)
 
 
 def _hash(text: str) -> str:

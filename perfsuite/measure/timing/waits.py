@@ -39,7 +39,7 @@ from perfsuite.measure.call import Call, with_room
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.io import short_path
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.libraries import WAITING
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, now_ns, run_block, steady
 from perfsuite.measure.timing.intervals import DECIDING_ERROR, error_of_check, median_interval
 
@@ -422,7 +422,7 @@ def _place_of(frame: FrameType) -> StackPlace:
         return StackPlace(line, False)
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     is_jax = module.partition(".")[0] in ("jax", "jaxlib")
-    waits = any(name in text for name in _WAITS) or (is_jax and jax_stack.waits_for_device(frame))
+    waits = any(name in text for name in _WAITS) or (is_jax and any(each.runs(frame) for each in WAITING))
     caller = callsite.outside_of_python(frame)
     inner = f"{short_path(caller.f_code.co_filename)}:{caller.f_lineno}"
     return StackPlace(line if inner == line else f"{line}, in {inner} in {caller.f_code.co_qualname}", waits)
