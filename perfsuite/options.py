@@ -4,7 +4,6 @@ The arguments of `@pytest.mark.perf` are here too.
 """
 
 import argparse
-import itertools
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
 
 import pytest
-
-SAVE_KINDS = ("new", "better", "worse", "missing")
-"""The kinds of changes that --perf-save can be limited to: the `kinds` of `gate.merging.merge`."""
 
 STRICTNESS = ("new", "inconclusive")
 """The verdicts that --perf-strict can fail, by the words of `gate.verdict.Verdict`."""
@@ -32,8 +28,8 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
 
     active: bool
     only: bool
-    save: tuple[str, ...]
-    """The kinds of changes that become baselines, of `SAVE_KINDS`; empty without --perf-save."""
+    save: bool
+    """Whether the metrics become baselines."""
     strict: tuple[str, ...]
     """The verdicts that fail a test beside "fail"."""
     size: str
@@ -56,11 +52,6 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
     def gating(self) -> bool:
         """Whether it is --perf alone that runs the perf tests."""
         return self.active and not self.only and not self.save
-
-    @property
-    def save_only(self) -> tuple[str, ...] | None:
-        """The kinds of changes that a save is limited to; None where it records everything."""
-        return None if self.save == SAVE_KINDS else self.save
 
 
 def folder(text: str) -> str:
@@ -85,30 +76,17 @@ def above_zero(what: str) -> Callable[[str], float]:
     return number
 
 
-class _Words(argparse.Action):
-    """An option alone, or with words behind an equals sign.
+class _Strict(argparse.Action):
+    """An option alone, which means "new", or with words behind an equals sign.
 
     Every spelling is an option of its own, without an argument: an optional argument would swallow the path that
     follows in `pytest --perf --perf-strict tests/perf`.
     """
 
-    words: tuple[str, ...] = SAVE_KINDS
-    alone: tuple[str, ...] = SAVE_KINDS
-
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         named = (option_string or "").partition("=")[2]
-        every = {*getattr(namespace, self.dest), *(named.split(",") if named else self.alone)}
-        setattr(namespace, self.dest, tuple(word for word in self.words if word in every))
-
-
-class _Strict(_Words):
-    words, alone = STRICTNESS, ("new",)
-
-
-def _spellings(name: str, words: Sequence[str]) -> list[str]:
-    """The option with some of the words, in any order; with all of them in their own order first."""
-    sizes = range(len(words), 0, -1)
-    return [f"{name}={','.join(some)}" for size in sizes for some in itertools.permutations(words, size)]
+        every = {*getattr(namespace, self.dest), *(named or "new").split(",")}
+        setattr(namespace, self.dest, tuple(word for word in STRICTNESS if word in every))
 
 
 class Option(NamedTuple):
@@ -140,20 +118,11 @@ class Option(NamedTuple):
 
 
 _FOLDER = {"type": folder, "metavar": "DIR"}
-_ALL_KINDS, *_SOME_KINDS = _spellings("--perf-save", SAVE_KINDS)
 
 OPTIONS = (
     Option("--perf", "run the perf tests, and fail each test that got worse", "gating", in_child=True),
     Option("--perf-only", "like --perf, and deselect all other tests", "only"),
-    Option(
-        "--perf-save",
-        "run the perf tests and record their metrics as baselines; of the kinds new, better, worse and missing only "
-        "those that are named",
-        "save",
-        {"action": _Words, "nargs": 0, "default": ()},
-        in_child=(),
-        spellings=[_ALL_KINDS],
-    ),
+    Option("--perf-save", "run the perf tests, and record their metrics as baselines", "save", in_child=False),
     Option(
         "--perf-strict",
         "fail a perf test that has a metric without a baseline (new, the default), or one that no verdict was reached "
@@ -161,7 +130,7 @@ OPTIONS = (
         "strict",
         {"action": _Strict, "nargs": 0, "default": ()},
         in_child=(),
-        spellings=sorted(_spellings("--perf-strict", STRICTNESS), key=len),
+        spellings=[f"--perf-strict={words}" for words in (*STRICTNESS, "new,inconclusive", "inconclusive,new")],
     ),
     Option(
         "--perf-allow-missing",
@@ -216,9 +185,6 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("perfsuite", "performance gates for JAX")
     for option in OPTIONS:
         group.addoption(option.name, *option.spellings, dest=option.destination, help=option.help, **option.declared)
-    # An option apart, because --help would list them all.
-    hidden = {"action": _Words, "nargs": 0, "default": ()}
-    group.addoption(*_SOME_KINDS, dest="perf_save", help=argparse.SUPPRESS, **hidden)
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "words of --perf-strict: new inconclusive; true means new", type="args", default=[])
     parser.addini("perf_tolerance", "how much worse than its baseline a ratio or a time may be: 0.25 is 25 %")

@@ -411,13 +411,12 @@ def save(
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
     revision: Revision | None = None,
-    kinds: Collection[str] | None = None,
     lock_seconds: float = LOCK_SECONDS,
 ) -> SaveResult:
     """Record the metrics `new` (test id -> metric id -> entry), by the rules of `merge`. Returns what that changed.
 
     `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the metrics
-    that this run makes for the device, `kinds` what alone is to be saved. Waits `lock_seconds` for another process that
+    that this run makes for the device. Waits `lock_seconds` for another process that
     is saving. The folder is made when it is missing; the file keeps its permissions.
 
     Raises `BaselineError` when the file is damaged, locked for too long or cannot be written, and leaves it unchanged.
@@ -430,7 +429,7 @@ def save(
     with _locked(target, lock_seconds):
         _remove_leftovers(target)
         old = load(path)
-        merged, changes = merge(old, new, trim=trim, gone=gone, provenances=provenances, revision=revision, kinds=kinds)
+        merged, changes = merge(old, new, trim=trim, gone=gone, provenances=provenances, revision=revision)
         written = any(change.action != "keep" for change in changes)
         if written:
             try:

@@ -55,7 +55,6 @@ def merge(
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
     revision: Revision | None = None,
-    kinds: Collection[str] | None = None,
 ) -> tuple[Baselines, tuple[Change, ...]]:
     """The baselines after a run that measured `new` at `revision`, and the change of each metric.
 
@@ -63,14 +62,10 @@ def merge(
     the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their metrics
     go, but for those reported by a document, whose ids were never tests. Every other metric stays, and is not among the
     changes unless it is in `new`.
-
-    `kinds` restrict the changes to those that they name: "new" metrics, "better" or "worse" ones, and "missing" ones,
-    which go. None leaves nothing out.
     """
-    changes = list(_made(old, new, kinds))
-    if kinds is None or "missing" in kinds:
-        vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
-        changes += _trimmed(old, new, vanishing | dict.fromkeys(gone, ("measured", "compiled")))
+    vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
+    vanishing |= dict.fromkeys(gone, ("measured", "compiled"))
+    changes = [*_made(old, new), *_trimmed(old, new, vanishing)]
     metrics = {test: dict(entries) for test, entries in old.metrics.items()}
     for change in changes:
         entries = metrics.setdefault(change.test, {})
@@ -86,27 +81,17 @@ def merge(
     return Baselines(old.device, metrics, revisions), tuple(changes)
 
 
-def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
+def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]]) -> Iterator[Change]:
     """The changes of the metrics that were made."""
     for test, entries in sorted(new.items()):
         changes = [_recorded(test, id, old.get(test, id), entry) for id, entry in sorted(entries.items())]
-        changes = [change if _is_wanted(change, kinds) else _kept(change) for change in changes]
         is_written = any(change.action != "keep" and entries[change.id].kind != "info" for change in changes)
         for change in changes:
             entry = entries[change.id]
-            if (
-                is_written
-                and change.old is not None
-                and change.old.kind == entry.kind == "info"
-                and entry != change.new
-            ):
-                yield dataclasses.replace(change, action="update", new=entry)
-            elif change.new is not None:
-                yield change
-
-
-def _kept(change: Change) -> Change:
-    return Change(change.test, change.id, "keep", change.old, change.old)
+            is_information = change.old is not None and change.old.kind == entry.kind == "info"
+            if is_written and is_information and entry != change.new:
+                change = dataclasses.replace(change, action="update", new=entry)
+            yield change
 
 
 def _trimmed(
@@ -118,11 +103,6 @@ def _trimmed(
             entry = old.metrics[test][id]
             if entry.provenance in vanishing[test]:
                 yield Change(test, id, "trim", entry, None)
-
-
-def _is_wanted(change: Change, kinds: Collection[str] | None) -> bool:
-    kind = "new" if change.action == "create" else change.direction
-    return change.action == "keep" or kinds is None or kind in kinds
 
 
 def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:

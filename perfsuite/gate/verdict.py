@@ -286,17 +286,10 @@ def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: 
     return Result(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
 
 
-def as_saved(result: Result, kinds: Collection[str] | None) -> Result:
-    """The gate of a metric that --perf-save records: its baseline judges it only where that is not to be replaced.
-
-    `kinds` are those of `merging.merge`: None saves everything.
-    """
-    saved: dict[Verdict, str] = {Verdict.NEW: "new", Verdict.IMPROVED: "better", Verdict.FAIL: "worse"}
-    if kinds is None:
-        recorded = result.verdict in (*saved, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
-    else:
-        recorded = saved.get(result.verdict) in kinds
-    if result.source == "budget" or not recorded:
+def as_saved(result: Result) -> Result:
+    """The gate of a metric that --perf-save records, whatever its baseline says."""
+    judged = (Verdict.NEW, Verdict.IMPROVED, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
+    if result.source == "budget" or result.verdict not in judged:
         return result
     return dataclasses.replace(result, verdict=Verdict.RECORDED)
 

@@ -37,7 +37,6 @@ from perfsuite.against.notes import (
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import title
 from perfsuite.measure.serialise import from_json, plain
-from perfsuite.options import SAVE_KINDS
 from perfsuite.processes import TASK, Task
 from perfsuite.session.fresh import TURNED_OFF
 
@@ -71,7 +70,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     for name, value in TURNED_OFF.items():
         if name not in _KEPT and hasattr(config.option, name):
             setattr(config.option, name, value)
-    config.option.perf_save = SAVE_KINDS if request.task == "metrics" else ()
+    config.option.perf_save = request.task == "metrics"
     config.option.collectonly = request.task == "collect"
     config.option.continue_on_collection_errors = True  # the other files can be compared
     config.option.basetemp = str(folder / "basetemp")

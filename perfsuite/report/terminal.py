@@ -200,7 +200,7 @@ def session_summary(
             for line, result in metric_table(results, page) if results else ():
                 reporter.line(line, **(painted(result.verdict) if result else {}))
             _write(reporter, explanations([result for record in session.records for result in _untold(record)]))
-        lines += overview(results, saving=bool(session.options.save), lost=list(lost.values()))
+        lines += overview(results, saving=session.options.save, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, lines)
     for file in saved:

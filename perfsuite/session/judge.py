@@ -156,7 +156,7 @@ class Judge:
         if entry is not None and (name := baseline.name_of(metric.id, entry)) != metric.name:
             others = (baseline.name_of(id, each) for id, each in entries.items() if id != metric.id)
             result = dataclasses.replace(result, recorded_as=name if metric.name in others else "")
-        return verdict.as_saved(result, self.options.save_only)
+        return verdict.as_saved(result) if self.options.save else result
 
     def limits(self, budget: Budget, test: str, ratio: str, tolerance: float | None) -> "Limits":
         """What a comparison must keep to. `ratio` is the id of its ratio's metric."""
@@ -198,14 +198,14 @@ class Judge:
                 absent = uninstalled.get(target or "") or self._not_installed(target)
                 why = absent or unknown.get((id, target)) or lost or self._why_not_here(entry, target)
                 results.append(judge_absent(test, id, entry, target, why, fails=bool(absent) and required))
-        return [result for result in results if not (self._removes and result.verdict == Verdict.MISSING)]
+        return [result for result in results if not (self.options.save and result.verdict == Verdict.MISSING)]
 
     def gone(self, collected: CollectedTests) -> list[Result]:
         """The results of recorded metrics whose tests are gone, or passed unmeasured.
 
         Metrics that cannot be made here are left out: their tests may be there on another machine.
         """
-        if not self.gates or self._removes:
+        if not self.gates or self.options.save:
             return []
         keys = {key for file in self._known_files() for key in self._gone_tests(collected, file.metrics)}
         return [
@@ -214,11 +214,6 @@ class Judge:
             for id, entry, target in self._recorded(key)
             if not (self._not_installed(target) or self._why_not_here(entry, target))
         ]
-
-    @property
-    def _removes(self) -> bool:
-        """Whether --perf-save removes what is missing, and says so itself."""
-        return "missing" in self.options.save
 
     def _recorded(self, key: str) -> Iterator[tuple[str, Entry, str | None]]:
         """What gates of the recorded metrics of a test, and may come from this session: id, entry and target."""
@@ -286,7 +281,7 @@ class Judge:
         """
         passed = [record for record in records if record.passed]
         ran = {self.key(record.test) for record in passed}
-        how: dict[str, Any] = {"revision": self._revision(), "kinds": self.options.save_only}
+        how: dict[str, Any] = {"revision": self._revision()}
         saved, errors = [], []
         for device in (self.device, *self._target_files(records, collected)):
             new = self._new(device, passed)

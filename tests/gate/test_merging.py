@@ -23,12 +23,6 @@ def recorded(old, new, **options):
 # What becomes of one metric.
 
 
-def test_what_a_save_may_not_replace_is_kept():
-    old, worse, lower = (ratio(value, value, value) for value in (1.0, 2.1, 0.6))
-    assert recorded(old, worse, kinds=("new", "better")) == ("keep", "same", old)
-    assert recorded(old, lower, kinds=("new", "better")) == ("keep", "same", old), "a gate calls that no improvement"
-
-
 def test_a_first_metric_is_created():
     assert recorded(None, count()) == ("create", "same", count())
 
@@ -145,10 +139,9 @@ def test_information_is_written_only_with_another_metric_of_its_test_and_is_neit
 
     old = Baselines("cpu", {"t": {"import": info(1.0), "share": info(0.5, unit="share"), "calls": count(3)}})
     new = {"import": info(9.0), "share": info(0.1, unit="share"), "calls": count(3)}
-    for kinds in (None, ("better", "worse")):
-        merged, changes = merge(old, {"t": new}, kinds=kinds)
-        assert merged == old
-        assert {change.action for change in changes} == {"keep"}
+    merged, changes = merge(old, {"t": new})
+    assert merged == old
+    assert {change.action for change in changes} == {"keep"}
     merged, changes = merge(old, {"t": new | {"calls": count(4)}})
     assert merged.metrics["t"] == new | {"calls": count(4)}
     assert {change.id: change.direction for change in changes} == {"import": "same", "share": "same", "calls": "worse"}

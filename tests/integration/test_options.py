@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from perfsuite.options import read_options
-
 
 @pytest.fixture
 def counted(perf_test):
@@ -280,22 +278,3 @@ def test_help_lists_every_option(project):
     ]
     for option in [*options, "perf_baselines", "perf_strict", "perf_targets"]:
         assert option in result.stdout.str()
-
-
-@pytest.mark.parametrize(
-    ("given", "saved"),
-    [
-        (["--perf-save"], ("new", "better", "worse", "missing")),
-        (["--perf-save=missing,new"], ("new", "missing")),
-        (["--perf-save=worse", "--perf-save=new"], ("new", "worse")),
-    ],
-)
-def test_the_words_of_perf_save(project, given, saved):
-    config = project.parseconfig(*given)
-    assert read_options(config).save == saved
-
-
-def test_a_word_that_perf_save_does_not_know_is_refused_with_those_that_it_knows(project):
-    result = project.runpytest("--perf-save=newer")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-save=new,better,worse,missing*'newer'*"])

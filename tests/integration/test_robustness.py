@@ -34,7 +34,7 @@ from perfsuite.measure.timing.timing import time_call
 from perfsuite.measure.timing.waits import asynchrony as stays_async
 from perfsuite.measure.timing.waits import count_stalls
 from perfsuite.measure.trace import trace_block, trace_call
-from perfsuite.options import SAVE_KINDS, Options
+from perfsuite.options import Options
 from perfsuite.report.terminal import session_summary
 from perfsuite.session.fresh import gating
 from perfsuite.session.judge import Judge
@@ -392,7 +392,7 @@ class Silent:
 
 
 def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
-    options = Options(True, False, SAVE_KINDS, (), "small", 1.0, tmp_path, (), "--perf-target")
+    options = Options(True, False, True, (), "small", 1.0, tmp_path, (), "--perf-target")
 
     def work(tests):
         session = PerfSession(Judge(options), gating())

@@ -137,7 +137,7 @@ def test_the_worst_of_each_metric_counts_in_all_processes_and_differing_counts_a
 
 
 def options_for(folder):
-    return SimpleNamespace(baselines=folder, targets=(), save=())
+    return SimpleNamespace(baselines=folder, targets=(), save=False)
 
 
 def test_all_processes_have_the_baselines_of_process_0(groups, tmp_path):

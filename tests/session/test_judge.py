@@ -16,7 +16,7 @@ from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable
-from perfsuite.options import SAVE_KINDS, Options
+from perfsuite.options import Options
 from perfsuite.session import judge as judge_module
 from perfsuite.session.fresh import gating
 from perfsuite.session.judge import CollectedTests, Judge, split_parameters
@@ -39,7 +39,7 @@ def start(tmp_path, monkeypatch):
         options = Options(
             active=True,
             only=False,
-            save=SAVE_KINDS if save is True else save or (),
+            save=save,
             strict=strict,
             size=size,
             seconds=1.0,
@@ -369,31 +369,18 @@ def test_calls_that_changed_places_are_said(start):
     assert moved("faster host calls", "slow host calls") == ["", ""], "a new name is no other call's"
 
 
-# Only some kinds of changes.
+# A save.
 
 
-def test_a_save_of_some_kinds_leaves_the_others_as_they_are_and_fails_what_got_worse(start, tmp_path):
+def test_a_save_judges_nothing_that_it_records(start):
     saved(start(), ran(flops(100, name="worse"), flops(100, name="better"), flops(name="lost")))
-    judge = start(save=("new", "better"))
+    judge = start(save=True)
     made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
-    verdicts = [judge.judge(TEST, metric, None).verdict for metric in made]
-    assert verdicts == [Verdict.FAIL, Verdict.RECORDED, Verdict.RECORDED]
-    assert lost(judge, *made) == [(Verdict.MISSING, "lost")]
-    actions = saved(judge, ran(*made))["cpu.json"]
-    assert actions == {f"{TEST}: {name}": action for name, action in
-                       {"worse": "keep", "better": "update", "new": "create"}.items()}  # fmt: skip
-    values = {name: each.value for name, each in load(tmp_path / "cpu.json").metrics[TEST].items()}
-    assert values == {"worse": 100, "better": 50, "lost": 100, "new": 7}
-
-
-@pytest.mark.parametrize("kind", SAVE_KINDS)
-def test_a_save_of_one_kind_does_what_its_option_says(start, kind):
-    saved(start(), ran(flops(100, name="worse"), flops(100, name="better"), flops(name="missing")))
-    made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
-    changed = {
-        change for change, action in saved(start(save=(kind,)), ran(*made))["cpu.json"].items() if action != "keep"
-    }
-    assert changed == {f"{TEST}: {kind}"}
+    assert {judge.judge(TEST, metric, None).verdict for metric in made} == {Verdict.RECORDED}
+    assert lost(judge, *made) == []
+    assert {change.partition(": ")[2]: action for change, action in saved(judge, ran(*made))["cpu.json"].items()} == {
+        "worse": "update", "better": "update", "new": "create", "lost": "trim",
+    }  # fmt: skip
 
 
 def test_a_save_says_from_what_worsening_on_a_gate_of_samples_fails(start):
@@ -426,7 +413,7 @@ def slowed(judge, metric, times):
 def test_a_save_accepts_what_got_worse_and_no_verdict_is_a_failure(start):
     saved(start(), ran(flops(100)))
     assert start().judge(TEST, flops(200), None).verdict == Verdict.RECORDED
-    assert start(save=("new",)).judge(TEST, flops(200), None).failed
+    assert start(save=False).judge(TEST, flops(200), None).failed
 
 
 # What was checked out.
