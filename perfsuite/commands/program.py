@@ -18,7 +18,7 @@ from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.program.program import EstimatedOperation, Program
-from perfsuite.measure.program.program_metrics import named_places, why_no_time
+from perfsuite.measure.program.program_metrics import alive_at_peak, named_places, why_no_time
 from perfsuite.measure.targets.targets import TARGETS
 from perfsuite.measure.words import in_a_line, number, plural
 from perfsuite.report.tables import aligned
@@ -127,6 +127,8 @@ def operation_lines(program: Program) -> Iterator[str]:
     amounts = {"FLOP": program.flops, "bytes accessed": program.bytes_accessed, "bytes at the peak": program.peak_bytes}
     texts = (f"{'unknown' if amount is None else number(amount)} {what}" for what, amount in amounts.items())
     yield ", ".join(texts) + memory
+    if program.fits is False:
+        yield f"does not fit; {alive_at_peak(program)}"
     for words, operations in (("at least", program.at_least), ("at most", program.at_most)):
         if operations:
             yield f"{words} so much: {', '.join(named_places(operations))}"

@@ -1,6 +1,5 @@
 """`perf.program`: the facts of a compiled program, for this device or for one that is not present."""
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from perfsuite.gate import messages
 from perfsuite.gate.advice import SELECTED
 from perfsuite.gate.baseline import Entry, digest
 from perfsuite.gate.budget import Budget, BudgetExceeded
-from perfsuite.gate.verdict import PARTS_NAMED, Evidence, Result, Verdict
+from perfsuite.gate.verdict import Evidence, Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
@@ -22,6 +21,7 @@ from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import (
     FACTS,
+    alive_at_peak,
     gated_facts,
     metrics_of,
     named_places,
@@ -87,7 +87,7 @@ class ProgramInstrument(Instrument):
         self._record_program(kept, program, measured)
         if "peak_bytes" in limits:
             peak = self._recorder.metrics[title(f"{label} peak bytes", target)]
-            self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _alive_at_peak(program, peak))
+            self._recorder.check_budget(peak, limits["peak_bytes"], lambda: alive_at_peak(program))
         if "estimated_us" in limits:
             if program.estimated_us is None:
                 raise MeasurementError(f"Budget(estimated_us=): not known of {label}{why_no_time(program)}")
@@ -220,17 +220,6 @@ def _refusal(test: str, label: str, target: str | None, error: CompileFailed | H
     else:
         metric = Metric(f"{label} refused", 1, "programs", "count", target=target)
     return Result(test, metric, Verdict.FAIL, "budget", limit=0, note=str(error))
-
-
-def _alive_at_peak(program: Program, peak: Metric) -> str:
-    """`alive at the peak: 12 x f32[8,128] of tanh in layer (model.py) (49,152 bytes) at model.py:12 in layer`."""
-    counts = collections.Counter(array.part for array in program.at_peak)
-    names = []
-    for part, amount in sorted((peak.detail or {}).items(), key=lambda part: -part[1])[:PARTS_NAMED]:
-        place = (peak.places or {}).get(part)
-        times = f"{counts[part]} x " if counts[part] > 1 else ""
-        names.append(f"{times}{part} ({amount:,} bytes){f' at {place}' if place else ''}")
-    return f"alive at the peak: {', '.join(names)}"
 
 
 def _slowest(program: Program) -> str:

@@ -611,8 +611,8 @@ PLANTS = [
         "a loop that carries more than the registers hold", "blocks",
         "y = x[...] * 3 + 1", "y = jax.lax.fori_loop(0, 4, lambda _, y: y * 3 + 1, x[...])",
         [
-            r"scaled kernel spills @ tpu-v5e is \d+ spills and fills, \+\d+ over the baseline 0 spills and fills",
-            r"scaled in scaled \(blocks.py\) \(\+\d+\) at blocks.py:\d+ in scaled",
+            r"scaled kernel bundles @ tpu-v5e is [\d,]+ bundles, \+[\d,.]+ % over the baseline [\d,]+ bundles",
+            r"scaled in scaled \(blocks.py\) \(\+[\d,]+\) at blocks.py:\d+ in scaled, with \d+ spills and fills",
         ],
         TPU,
     ),
@@ -666,6 +666,14 @@ PLANTS = [
             r"\n  \+ \d x alive at the peak: f32\[16\d*,(1024,)?2048\] of \w+ in feed_forward \(deep.py\): deep.py:\d+ in",
         ],
         TPU, GPU,
+    ),
+    *planted(
+        "outputs that do not fit", "deep", "return updated", "return updated, [jnp.tile(x, (64, 1, 1)) + i for i in range(9)]",
+        [
+            r"the compiler for tpu-v5e refused the program: (.|\n)*On tpu-v5p, which has more memory, alive at the peak: ",
+            r"\d x f32\[[\d,]+\] of add in deep_step \(deep.py\) \([\d,]{14} bytes\) at {line} in deep_step",
+        ],
+        TPU,
     ),
     *planted(
         "an output that nobody asked for", "deep", "return updated", "return updated, x @ jnp.concatenate(weights, 1)",

@@ -1,5 +1,6 @@
 """From a call to the facts of its program: lower here, compile here or for a target, read what the compiler says."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -7,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES, LOWERING
 from perfsuite.measure.private.lowering import compiler_options
 from perfsuite.measure.program.lowering import KernelEstimate, LoweredCall, lower_call
 from perfsuite.measure.program.program import DonatedArgument, Operation, Origin, Program, place_of, source_of
+from perfsuite.measure.program.program_metrics import alive_at_peak
 from perfsuite.measure.program.program_reader import read_program, with_estimates
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
@@ -35,7 +37,7 @@ from perfsuite.measure.targets.target_compiler import (
     output_of,
 )
 from perfsuite.measure.targets.target_worker import memory_statistics
-from perfsuite.measure.targets.targets import Rates, Target, peak_rates
+from perfsuite.measure.targets.targets import TPUS, Rates, Target, peak_rates
 from perfsuite.measure.targets.targets import target as target_of
 
 _FORMAT = 4
@@ -136,7 +138,10 @@ def compile_call(
     """
     __tracebackhide__ = True
     device = _target_of(target, chips, slices)
-    with progress.waiting(f"compiling {call.label}{f' for {target}' if target else ''}"):
+    with (
+        _arrays_of_refused(call, device, slices, cache),
+        progress.waiting(f"compiling {call.label}{f' for {target}' if target else ''}"),
+    ):
         kind = device.device_kind if device is not None and device.platform == "cuda" else None
         lowered = lower_call(call, None if device is None else device.platform, device_kind=kind)
         stacks: Mapping[int, Stack] = {}
@@ -170,6 +175,23 @@ def compile_call(
         arguments=lowered.arguments,
         outputs=lowered.outputs,
     )
+
+
+@contextlib.contextmanager
+def _arrays_of_refused(call: Call, device: Target | None, slices: int, cache: Path | None) -> Iterator[None]:
+    """Say what takes the memory of a program that a TPU's compiler refuses for it, by the TPU that has most.
+
+    The compiler has no program then, and rarely says it. Nothing is known of a program that is refused there, too.
+    """
+    try:
+        yield
+    except CompileFailed as error:
+        largest = max(TPUS, key=lambda each: each.memory_bytes)
+        if device in TPUS and device is not largest and "hbm" in error.reason.lower():
+            with contextlib.suppress(MeasurementError, ValueError):
+                arrays = alive_at_peak(compile_call(call, largest.name, slices=slices, cache=cache).program())
+                error.arrays = f"On {largest.name}, which has more memory, {arrays}"
+        raise
 
 
 def _target_of(target: str | None, chips: int | None, slices: int) -> Target | None:

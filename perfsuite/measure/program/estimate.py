@@ -236,9 +236,8 @@ class TimeModel:
             return self._over_links(collective_kind(collective), size, group)
         if op.opcode in TRANSFERS and op.opcode != "copy-start":
             rate = (self.rates.network_bandwidth or 0.0) * ATTAINED if crosses_network(op) else 0.0
-            return (
-                OperationTime(bytes_of(placed.operands) / rate * 1e6, "link", "link") if rate else OperationTime(None)
-            )
+            array = max(shape.bytes for shape in op.shapes)
+            return OperationTime(array / rate * 1e6, "link", "link") if rate else OperationTime(None)
         if op.opcode == "copy-start":
             if HOST_MEMORY in (shape.space for shape in (*op.shapes, *placed.operands)):
                 return OperationTime(None)  # the rate of the link to the host is not known
@@ -288,7 +287,7 @@ class TimeModel:
             first[span.first].append(span)
             last[span.last].append(span)
         now = 0.0
-        free: dict[TimeLimit | None, float] = {}
+        free: dict[str | None, float] = {}
         ends: dict[Any, float] = {}
         starts: dict[Place, float] = {}
         waits: dict[Place, float] = {}
@@ -299,8 +298,10 @@ class TimeModel:
                 transfer = self._beside(placed, span.identity) or OperationTime(None)
                 if number and placed.op.opcode == "async-start":
                     transfer = OperationTime(0.0)  # what it wraps goes on as one
-                begin = max(now, free.get(transfer.limit, 0.0))
-                free[transfer.limit] = ends[span.identity] = begin + (transfer.us or 0.0)
+                # The network between slices has both directions at once, beside the links.
+                lane = placed.op.opcode if crosses_network(placed.op) else transfer.limit
+                begin = max(now, free.get(lane, 0.0))
+                free[lane] = ends[span.identity] = begin + (transfer.us or 0.0)
                 if not computes(placed):
                     starts[placed.place] = begin
             now += self.busy_us(placed)

@@ -366,7 +366,8 @@ class Program(Origin):
     @property
     def hidden_share(self) -> float | None:
         """The share of the collectives' time during which the device does something else; None without collectives."""
-        over_links = [operation for operation in self.operations if operation.limit == "link"]
+        # A receive goes on while a send of as much does.
+        over_links = [each for each in self.operations if each.limit == "link" and each.what != "recv"]
         whole = sum((operation.estimated_us or 0.0) * operation.runs for operation in over_links)
         return max(1 - self.waiting_us / whole, 0.0) if self.waiting_us is not None and whole else None
 
@@ -494,7 +495,10 @@ class Program(Origin):
         device = f"for {self.target}" if self.target else f"on {self.device_kind}"
         fusions = plural(len(self.fusions), "fusion")
         flops = "unknown" if self.flops is None else f"{self.flops:.3g}"
-        return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
+        # A failed `assert program.fits` shows it.
+        arrays = dict.fromkeys(f"{array.what} at {array.where}" for array in self.at_peak[:2])
+        memory = f"; does not fit: {', '.join(arrays)}" if self.fits is False else ""
+        return f"<program of {self.label} {device}: {fusions}, {flops} FLOP{memory}>"
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:

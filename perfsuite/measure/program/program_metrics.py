@@ -120,6 +120,12 @@ _PARTS_OF: dict[str, Callable[[Program], Mapping[str, float] | None]] = {
 }
 """Facts whose parts are no operations."""
 
+_REMARKS: dict[str, Callable[[Any], str]] = {
+    ESTIMATED: lambda operation: f", bound by {operation.limit}" if operation.limit else "",
+    "bundles": lambda kernel: f", with {kernel.all_spills} spills and fills" if kernel.all_spills else "",
+}
+"""What explains an amount of some units, beside the place of an operation."""
+
 _STEP = re.compile(r"\.\w+|\[(?:'[^']*'|[^]'])*\]|\w+")
 """A step of a path such as `args[0]['w'].scale`."""
 
@@ -130,6 +136,8 @@ def metrics_of(program: Program) -> list[Metric]:
     """Every fact of the program as a metric named after its label, without those that are not known."""
     metrics = []
     for name, unit, kind in _FACTS:
+        if name == "kernel spills" and program.kernel_bundles is not None:
+            kind = "info"  # a TPU's bundles have what they cost
         value, title = getattr(program, _attribute(name)), name
         operations, amount = _AMOUNTS.get(name, ("", None))
         if value is None and name in _KNOWN:
@@ -175,7 +183,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
         amounts = [(kernel, kernel.vmem_bytes or 0) for kernel in largest.values()]
     detail: Mapping[str, float] | None
-    detail, places = _detail(amounts, of_time=unit == ESTIMATED)
+    detail, places = _detail(amounts, _REMARKS.get(unit, lambda operation: ""))
     if name in _PARTS_OF:
         detail, places = _PARTS_OF[name](program), None
     if name == "peak bytes":
@@ -233,6 +241,18 @@ def named_places(operations: Iterable[Operation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{operation.what} at {operation.where}" for operation in operations))
 
 
+def alive_at_peak(program: Program) -> str:
+    """`alive at the peak: 12 x f32[8,128] of tanh in layer (model.py) (49,152 bytes) at model.py:12 in layer`."""
+    peak = _metric(program, program.peak_bytes, "peak bytes", "bytes", "size")
+    counts = collections.Counter(array.part for array in program.at_peak)
+    names = []
+    for part, amount in sorted((peak.detail or {}).items(), key=lambda part: -part[1])[:3]:
+        place = (peak.places or {}).get(part)
+        times = f"{counts[part]} x " if counts[part] > 1 else ""
+        names.append(f"{times}{part} ({amount:,} bytes){f' at {place}' if place else ''}")
+    return f"alive at the peak: {', '.join(names)}"
+
+
 def why_no_time(program: Program) -> str:
     """Why the estimated time of a program is not known."""
     if program.rates is None:
@@ -256,9 +276,9 @@ def _by_path(amounts: Iterable[tuple[str, int]]) -> dict[str, int] | None:
 
 
 def _detail(
-    parts: Iterable[tuple[Operation | DonatedArgument, float]], *, of_time: bool = False
+    parts: Iterable[tuple[Operation | DonatedArgument, float]], remark: Callable[[Any], str]
 ) -> tuple[dict[str, float] | None, dict[str, str] | None]:
-    """The parts of a metric, the largest first, and where the largest operation of each is; of time what limits it."""
+    """The parts of a metric, the largest first, and where the largest operation of each is, with a remark."""
     sums: dict[str, float] = collections.defaultdict(float)
     largest: dict[str, tuple[float, str]] = {}
     for operation, amount in parts:
@@ -267,8 +287,7 @@ def _detail(
         part = operation.part
         sums[part] += amount
         if operation.source is not None and amount > largest.get(part, (-1, ""))[0]:
-            limit = getattr(operation, "limit", None) if of_time else None
-            largest[part] = amount, operation.where + (f", bound by {limit}" if limit else "")
+            largest[part] = amount, operation.where + remark(operation)
     # Equal parts by name, because a compiler may change their order.
     sums = {part: _rounded(amount) for part, amount in sums.items()}
     ordered = dict(sorted(sums.items(), key=lambda part: (-part[1], part[0])))

@@ -5,9 +5,11 @@ undocumented flags: bundles, of which a TPU starts one a cycle. XLA writes the P
 `ptxas -v` says what the assembler makes of that.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
@@ -49,7 +51,6 @@ _ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
 _ARCHITECTURE = re.compile(r"\.target (\w+)")
 _ASSEMBLED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s+.*?Used (\d+) registers(.*)")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
-_ASSEMBLER_SECONDS = 120
 
 # Of all architectures that there are targets of: a multiprocessor has 4 schedulers, each with its own registers.
 _WARP, _SCHEDULERS, _REGISTERS, _REGISTER_UNIT = 32, 4, 16384, 256
@@ -64,6 +65,7 @@ class KernelCode:
     A TPU starts a bundle of instructions each cycle. `bundles` are those of a grid step: a loop in the kernel counts as
     often as it runs, a branch always. `unknown_loops` are loops whose trip count depends on data: they count once.
     `unit_use` is the share of the instructions that each unit ("MXU", "VALU", ...) could start in these bundles.
+    `vmem` are the bytes of VMEM of each operand's and result's blocks, of scratch and of spills, by libtpu's names.
 
     `spills` are the instructions that write a register to memory because there are too few, `fills` those that read it
     back: vector registers of a TPU, for a GPU the registers of 32 bits of one thread.
@@ -75,6 +77,7 @@ class KernelCode:
     bundles: int | None = None
     unknown_loops: int = 0
     unit_use: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    vmem: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     spills: int | None = None
     fills: int | None = None
     registers: int | None = None
@@ -101,7 +104,7 @@ def dump_options(folder: Path) -> dict[str, Any]:
 
 def tpu_kernels(folder: Path, names: Collection[str]) -> dict[str, KernelCode]:
     """The code of the kernels of these names, by the files that libtpu wrote."""
-    codes = {}
+    codes, memory = {}, _vmem_by_array(folder)
     # By time: of a kernel that the compiler tries twice, the last counts.
     for path in sorted(folder.glob("*-final_bundles.txt")):
         file = _SCHEDULE.fullmatch(path.name)
@@ -109,8 +112,22 @@ def tpu_kernels(folder: Path, names: Collection[str]) -> dict[str, KernelCode]:
             continue
         for slots in folder.glob(f"{file['time']}-{file['name']}-*-final_hlo-static-per-bundle-utilization.txt"):
             with contextlib.suppress(ValueError, LookupError):  # of a compiler that writes them in another way
-                codes[file["name"]] = scheduled(path.read_text(), slots.read_text())
+                code = scheduled(path.read_text(), slots.read_text())
+                codes[file["name"]] = dataclasses.replace(code, vmem=memory.get(file["name"], {}))
     return codes
+
+
+def _vmem_by_array(folder: Path) -> dict[str, dict[str, int]]:
+    """The bytes of VMEM of each array, by kernel: the data of the page that libtpu makes of them."""
+    arrays: dict[str, dict[str, int]] = collections.defaultdict(collections.Counter)
+    for page in folder.glob("*-vmem_report.html"):
+        _, _, data = page.read_text().partition("const DATA =")
+        with contextlib.suppress(ValueError, LookupError, TypeError):  # of a compiler that writes it in another way
+            kernels = json.JSONDecoder().raw_decode(data.lstrip())[0]["hlo_breakdowns"]
+            for name, kernel in kernels.items():
+                for array in (each for block in kernel["blocks"] for each in block["allocations"]):
+                    arrays[name][array["tag"].partition(".")[0]] += array["size"]
+    return arrays
 
 
 def scheduled(bundles: str, slots: str) -> KernelCode:
@@ -207,8 +224,8 @@ def _assembled(path: Path) -> KernelCode:
     architecture = _ARCHITECTURE.findall(path.read_text())[0]
     command = [assembler, "-v", "--gpu-name", architecture, "-o", os.devnull, path]
     try:
-        log = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_SECONDS).stderr
-    except (OSError, subprocess.TimeoutExpired):
+        log = subprocess.run(command, capture_output=True, text=True).stderr
+    except OSError:
         return KernelCode()
     for stored, loaded, registers, rest in _ASSEMBLED.findall(log):
         static = sum(map(int, _STATIC_SHARED.findall(rest)))

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from perfsuite.measure.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES, CapabilityLost
-from perfsuite.measure.private.libraries import UNKNOWN_FLAG, schedule_flags
+from perfsuite.measure.private.libraries import schedule_flags
 from perfsuite.measure.serialise import from_json, from_plain, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.kernel_code import KernelCode, holds_kernels
@@ -37,7 +37,7 @@ from perfsuite.measure.targets.target_worker import KERNELS, PROGRAM, REQUEST, R
 from perfsuite.measure.targets.targets import Target
 from perfsuite.measure.words import plural
 
-FORMAT = 5
+FORMAT = 6
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
 # The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
@@ -120,7 +120,6 @@ class _Result:
 
     error: _Error | None = None
     hlo: str | None = None
-    cost: dict[str, float] | None = None
     memory: dict[str, int] | None = None
     compile_seconds: float | None = None
     compiler: str | None = None
@@ -133,20 +132,22 @@ class CompileFailed(MeasurementError):  # noqa: N818
 
     `reason` is the first paragraph of the compiler's message, `details` all of it. `out_of_memory` is true where the
     program needs more of some memory than one device has. `where` is the line of the operation that the compiler
-    names, empty where it names none.
+    names, empty where it names none, and `arrays` what takes the memory, as far as it is known.
     """
 
-    def __init__(self, target: str, reason: str, *, out_of_memory: bool = False, details: str = "", where: str = ""):
+    def __init__(self, target: str, reason: str, *, out_of_memory: bool = False, details: str = ""):
         super().__init__(target, reason)
         self.target = target
         self.reason = reason
         self.out_of_memory = out_of_memory
         self.details = details
-        self.where = where
+        self.where = ""
+        self.arrays = ""
 
     def __str__(self) -> str:
         at = f" at {self.where}" if self.where else ""
-        return f"the compiler for {self.target} refused the program{at}: {self.reason}"
+        arrays = f" {self.arrays}" if self.arrays else ""
+        return f"the compiler for {self.target} refused the program{at}: {self.reason}{arrays}"
 
 
 class CompilerCrashed(CompileFailed):
@@ -261,13 +262,13 @@ def _run(
         (folder / PROGRAM).write_bytes(stablehlo)
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
-        flags = environment.get(_LIBTPU_FLAGS, "")
+        flags, schedules = environment.get(_LIBTPU_FLAGS, ""), ""
         # libtpu takes a space for the end of a flag.
         dumps = target.platform == "tpu" and holds_kernels(stablehlo) and " " not in name
         if dumps and not KERNEL_SCHEDULES.lost():
-            flags = f"{flags} {schedule_flags(folder / KERNELS)}"
-        code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: flags}, log)
-        if UNKNOWN_FLAG in log.read_bytes():
+            schedules = schedule_flags(folder / KERNELS, flags)
+        code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: f"{flags} {schedules}"}, log)
+        if schedules and not (folder / RESULT).exists():  # whatever it dies of
             code = _exit_code(folder, environment, log)
         return _entry(target, folder, code, log)
 

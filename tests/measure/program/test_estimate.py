@@ -10,7 +10,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from support.compiled_texts import ORIGIN, compile_here_or_for, computation, module, read, spec
 
-from perfsuite.measure.program.estimate import ATTAINED
+from perfsuite.measure.metric import ESTIMATED
+from perfsuite.measure.program.estimate import ATTAINED, STEP_US
 from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.targets.targets import Rates, target
 
@@ -223,6 +224,29 @@ def test_two_collectives_share_the_links_and_a_copy_does_not():
     assert (program.estimated_us, program.waiting_us) == (6, 5.5), "a copy is no collective"
 
 
+NETWORK = 'is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}'
+WITH_SLICES = f"""
+    %begin = token[] after-all()
+    %send = (f32[8,16]{{1,0}}, u32[], token[]) send(%a, %begin), channel_id=1, {NETWORK}
+    %recv = (f32[8,16]{{1,0}}, u32[], token[]) recv(%begin), channel_id=2, {NETWORK}
+    %g = f32[16,16]{{1,0}} all-gather(%b), {GROUPS}
+    %sent = token[] send-done(%send), channel_id=1, {NETWORK}
+    %received = (f32[8,16]{{1,0}}, token[]) recv-done(%recv), channel_id=2, {NETWORK}
+    %out = f32[8,16]{{1,0}} get-tuple-element(%received), index=0
+"""
+
+
+def test_the_network_goes_both_ways_at_once_and_beside_the_links():
+    program = timed(WITH_SLICES, rates=dataclasses.replace(TPU, network_bandwidth=128e6 / ATTAINED))
+    assert [(each.what, each.estimated_us, each.waiting_us) for each in program.operations] == [
+        ("send", 4, 1),
+        ("recv", 4, 0),
+        ("all-gather", 3, 3),
+    ]
+    assert (program.estimated_us, program.waiting_us, program.hidden_share) == (4, 4, pytest.approx(3 / 7))
+    assert timed(WITH_SLICES).estimated_us is None
+
+
 def test_what_a_start_wraps_goes_on_beside_the_rest():
     wrapped = computation(
         "wrapped", "%x = f32[8,16]{1,0} parameter(0)", f"%g = f32[16,16]{{1,0}} all-gather(%x), {GROUPS}"
@@ -332,6 +356,36 @@ def test_a_switch_has_no_hops_and_a_permutation_one_way():
     without_links = timed(permute, rates=dataclasses.replace(TPU, link_bandwidth=None))
     assert (without_links.estimated_us, without_links.waiting_us) == (None, None)
     assert timed(gather, rates=GPU, partitions=16).estimated_us is None, "two hosts"
+
+
+# The model -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "of_product", "of_exponential", "times"),
+    [
+        ("tpu-v5e", cycles(90), cycles(90_000), [24.1, 87.21, 49.2, 53.75, 395.8, 198.4]),
+        ("gpu-h100", of_model(1.5), of_model(30.0), [6.892, 41.91, 12.78, 11.71, 48.86, 48.86]),
+    ],
+)
+def test_another_model_of_estimates_has_another_unit(name, of_product, of_exponential, times):
+    """Where these times change, so must `ESTIMATED`: a baseline of the model before is not comparable then."""
+    cost = 'backend_config={"custom_call_config":{"cost_estimate":{"flops":9000000000}}}'
+    program = timed(
+        f"""
+        %zero = f32[] constant(0)
+        %x = f32[2048,2048]{{1,0}} broadcast(%zero), dimensions={{}}
+        %p = f32[2048,2048]{{1,0}} dot(%x, %x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}, {of_product}
+        %e = f32[2048,2048]{{1,0}} exponential(%p), {of_exponential}
+        %k = f32[2048,2048]{{1,0}} custom-call(%e), custom_call_target="tpu_custom_call", {cost}
+        %m = f32[2048,2048]{{1,0}} collective-permute(%k), source_target_pairs={{{{0,1}}}}
+        %g = f32[4096,2048]{{1,0}} all-gather(%m), {GROUPS}
+        """,
+        rates=target(name).rates,
+    )
+    assert [float(f"{each.estimated_us:.4g}") for each in program.operations] == times
+    assert program.estimated_us == pytest.approx(sum(times), rel=1e-3)
+    assert (ESTIMATED, STEP_US) == ("us, estimated", 0.35)
 
 
 # Compiled programs ---------------------------------------------------------------------------------------------------

@@ -142,6 +142,10 @@ def test_a_program_that_needs_more_memory_than_there_is_does_not_fit():
     program = compiled(lambda x: x + 1, spec(20, 1024, 1024, 1024))
     assert program.fits is False
     assert program.margin_bytes < 0
+    # What pytest shows of a failed `assert program.fits`.
+    argument, array = program.at_peak
+    assert array.source.file == __file__
+    assert repr(program).endswith(f"; does not fit: {argument.what} at args[0], {array.what} at {array.where}>")
 
 
 @pytest.mark.parametrize("how", ["debug.print", "pure_callback", "io_callback"])

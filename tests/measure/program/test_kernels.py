@@ -93,6 +93,8 @@ def test_the_memory_on_the_chip_that_a_kernel_takes_and_may_take_is_known(limit)
     # Two arrays, of which each has one block in use and one on its way.
     assert [kernel.vmem_bytes for kernel in (small, large)] == [4 * 512 * 512 * 4, 4 * 1024 * 512 * 4]
     assert program.vmem_bytes == large.vmem_bytes
+    windows = "input window allocation for operator input 0", "output window allocation for operator output 0"
+    assert small.vmem == dict.fromkeys(windows, 2 * 512 * 512 * 4)
     assert (large.vmem_limit_bytes, large.what, large.source.line) == (limit, "doubled", KERNEL_LINE)
     (metric,) = (each for each in metrics_of(program) if each.name.endswith("vmem bytes"))
     assert (metric.value, metric.kind, metric.detail) == (large.vmem_bytes, "size", {large.part: large.vmem_bytes})
@@ -151,6 +153,7 @@ def test_the_schedule_of_a_kernel_counts_the_steps_of_its_grid_and_its_loops():
     assert (metric.kind, metric.at_least) == ("size", (kernels["unknown_loop"].where,))
     assert metric.detail[three.part] == three.bundles * 128
     assert program.kernel_spills == 0
+    assert [each.kind for each in metrics_of(program) if each.name.endswith("kernel spills")] == ["info"]
 
 
 def test_two_cores_share_the_steps_of_a_parallel_grid():

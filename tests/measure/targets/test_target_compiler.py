@@ -23,6 +23,7 @@ from support.warm_compilers import WarmCompilers
 import perfsuite
 from perfsuite.measure.hlo.costs import CostModel
 from perfsuite.measure.hlo.module import Instruction, read_module
+from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES
 from perfsuite.measure.targets import target_available, target_compiler
 from perfsuite.measure.targets.target_available import TargetError, TargetUnavailable
 from perfsuite.measure.targets.target_compiler import CompileFailed, CompilerCrashed, compile_for, worker_environment
@@ -426,6 +427,27 @@ def test_what_a_dying_worker_wrote_is_told(monkeypatch):
     assert crash.value.reason == "its process was ended by SIGABRT"
     assert crash.value.details == "F1121 04:00:00.2 1 layout.cc:12] Check failed: rank == 2"
     assert str(crash.value).endswith(crash.value.details)
+
+
+@pytest.mark.parametrize("own", ["", "--xla_jf_dump_to=/tmp/own", "--xla_jf_dump_llo_text=true"])
+def test_a_compiler_that_dies_as_it_writes_schedules_is_asked_again_without_them(monkeypatch, tmp_path, own):
+    monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
+    monkeypatch.setattr(KERNEL_SCHEDULES, "lost", lambda: "")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", own)
+    worker_is(
+        monkeypatch,
+        f"""
+        flags, log = os.environ["LIBTPU_INIT_ARGS"].strip(), Path({str(tmp_path / "log")!r})
+        log.open("a").write(flags + chr(10))
+        if "xla_jf_dump_to=" + str(folder) in flags:
+            os.kill(os.getpid(), 6)
+        (folder / "result.json").write_text({json.dumps(ENTRY)!r})
+        """,
+    )
+    assert compile_for(V5E, SMALL + b"// tpu_custom_call").hlo == ENTRY["hlo"]
+    *first, last = (tmp_path / "log").read_text().splitlines()
+    assert last == own
+    assert len(first) == (0 if own else 1), "a dump of the user's own stays where it is"
 
 
 def test_a_worker_that_cannot_start_its_compiler_says_why(monkeypatch):
