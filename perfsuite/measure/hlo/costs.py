@@ -33,7 +33,7 @@ TRANSCENDENTAL: Final = {
     *("atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log", "log-plus-one", "logistic"),
     *("power", "rng", "rng-bit-generator", "rsqrt", "sine", "sqrt", "tan", "tanh"),
 }
-_PRODUCTS: Final = ("dot", "convolution")
+PRODUCTS: Final = ("dot", "convolution")
 _REDUCTIONS: Final = ("map", "reduce", "reduce-window", "scatter", "select-and-scatter")
 CONTROL: Final = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions that run the computations that they call, instruction by instruction."""
@@ -210,7 +210,7 @@ def _arithmetic(op: Instruction, operands: Sequence[Instruction], called: Sequen
         return Cost(flops=elements * (_COMPLEX.get(op.opcode, 1) if _is_complex(op.shapes[0]) else 1))
     if op.opcode in TRANSCENDENTAL:
         return Cost(transcendentals=elements)
-    if op.opcode in _PRODUCTS:
+    if op.opcode in PRODUCTS:
         return Cost(flops=product_flops(op, operands[0].shapes[0], operands[1].shapes[0]))
     if op.opcode in _REDUCTIONS:
         return _reduction(op, operands, called)

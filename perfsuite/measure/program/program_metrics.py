@@ -102,10 +102,7 @@ _OF_MEMORY = ("peak bytes", "vmem bytes", "argument bytes", "output bytes", "tem
 
 GATED_FACTS = tuple(name for name, _, kind in _FACTS if kind != "info")
 
-_ATTRIBUTES = {
-    "bound": "bound_seconds",
-    "memory margin": "margin_bytes",
-}
+_ATTRIBUTES = {"bound": "bound_seconds", "memory margin": "margin_bytes"}
 _OF_SEVERAL = {
     **dict.fromkeys(("cross-slice collectives", "cross-slice bytes"), "slices"),
     **dict.fromkeys(("waiting us", "shards"), "partitions"),

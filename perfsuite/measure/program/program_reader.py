@@ -15,6 +15,7 @@ from typing import Any
 from perfsuite.measure.hlo.costs import (
     BOOKKEEPING,
     CONTROL,
+    PRODUCTS,
     CostModel,
     call_flops,
     is_library_product,
@@ -43,7 +44,6 @@ from perfsuite.measure.program.program import (
 )
 from perfsuite.measure.program.schedule import (
     NO_WORK,
-    PRODUCTS,
     Placed,
     bytes_of,
     collective_identity,
@@ -179,7 +179,8 @@ def read_program(
         at_most=tuple(
             placed.operation(placed.op.opcode)
             for placed in everything
-            if placed.place in trips.at_most or _branches_differ(model, placed.op)
+            if placed.place in trips.at_most
+            or (placed.op.opcode == "conditional" and len(set(map(model.computation, placed.op.calls))) > 1)
         ),
         unestimated=unestimated,
     )
@@ -188,10 +189,6 @@ def read_program(
 def _operations(among: Iterable[Placed], what: Callable[[Placed], str | None]) -> tuple[Operation, ...]:
     """Those instructions for which `what` has a name."""
     return tuple(placed.operation(name) for placed in among if (name := what(placed)))
-
-
-def _branches_differ(model: CostModel, op: Instruction) -> bool:
-    return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
 
 
 def _lacks_cost(placed: Placed) -> bool:

@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perfsuite.measure.hlo.costs import BOOKKEEPING, CONTROL, FREE
+from perfsuite.measure.hlo.costs import BOOKKEEPING, CONTROL, FREE, PRODUCTS
 from perfsuite.measure.hlo.loops import Place
 from perfsuite.measure.hlo.module import HloModule, Instruction, Shape, SourceFrame
 from perfsuite.measure.program.program import Operation, source_of
-
-PRODUCTS = ("dot", "convolution")
 
 RUNNING = CONTROL - {"async-start"}
 

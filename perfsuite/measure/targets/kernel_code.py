@@ -16,7 +16,6 @@ import re
 import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from perfsuite.measure.hlo.module import HloModule
 from perfsuite.measure.installed import installed_file
@@ -95,11 +94,6 @@ def kernel_codes(folder: Path, module: HloModule) -> dict[str, KernelCode]:
     instructions = [op for computation in module.computations.values() for op in computation.instructions]
     names = {op.name for op in instructions if op.custom_call_target in USER_KERNELS}
     return tpu_kernels(folder, names) | gpu_kernels(folder, names)
-
-
-def dump_options(folder: Path) -> dict[str, Any]:
-    """The options of a compile by which XLA writes the PTX of kernels for a GPU."""
-    return {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": "^$", "xla_dump_emitter_re": "ptx"}
 
 
 def tpu_kernels(folder: Path, names: Collection[str]) -> dict[str, KernelCode]:

@@ -68,16 +68,14 @@ def _check_cuda() -> None:
         raise TargetUnavailable(f"jax's CUDA plugin, the compiler for GPUs, is not installed: {install('gpu')}")
     _check_requirement(plugin, installed, f'pip install "{plugin}=={{jax}}" "{packages[1]}=={{jax}}"')
     if missing := [package for package in others if version(package) is None]:
-        raise TargetUnavailable(f"{plugin} compiles for GPUs only with {' and '.join(missing)}: {_install(missing)}")
+        raise TargetUnavailable(
+            f"{plugin} compiles for GPUs only with {' and '.join(missing)}: pip install {' '.join(missing)}"
+        )
 
 
 def _cuda_packages() -> tuple[str, ...]:
     """Those of the CUDA version whose plugin is installed; the one that perfsuite's extra brings where none is."""
     return next((packages for packages in _CUDA.values() if version(packages[0])), _CUDA["12"])
-
-
-def _install(packages: list[str]) -> str:
-    return f"pip install {' '.join(packages)}"
 
 
 def _check_requirement(package: str, installed: str, install: str) -> None:

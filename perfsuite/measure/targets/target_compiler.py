@@ -23,7 +23,7 @@ from perfsuite.measure.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES, CapabilityLost
 from perfsuite.measure.private.libraries import schedule_flags
-from perfsuite.measure.serialise import from_json, from_plain, plain
+from perfsuite.measure.serialise import from_json, from_plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.kernel_code import KernelCode, holds_kernels
 from perfsuite.measure.targets.target_available import (
@@ -80,7 +80,7 @@ _OF_PLATFORM = {
 }
 
 _CODES = re.compile(r"\A(?:[A-Z]+(?:_[A-Z]+)*: )*")
-_REASON_CHARACTERS = 300
+_LINE_CHARACTERS = 300
 _WHOLE_CHARACTERS = 2000
 """The first paragraph of a compiler's message is whole up to here. Most of a longer one are an operation's operands."""
 
@@ -112,19 +112,6 @@ class _Error:
     stage: Literal["start", "parse", "compile", "report"]
     type: str
     message: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Result:
-    """What the worker writes (`target_worker`): an error, or a `CompilerOutput`."""
-
-    error: _Error | None = None
-    hlo: str | None = None
-    memory: dict[str, int] | None = None
-    compile_seconds: float | None = None
-    compiler: str | None = None
-    unsplit_hlo: str | None = None
-    kernels: Mapping[str, KernelCode] | None = None
 
 
 class CompileFailed(MeasurementError):  # noqa: N818
@@ -225,7 +212,7 @@ def _remembered_or_compiled(
         entry = _run(target, stablehlo, request, environment)
         result = _result(target, entry, cached=False)
         if result is None:
-            raise _unreadable(target, f"it lacks a part: {_short(str(entry))}")
+            raise _unreadable(target, f"it lacks a part: {_first_paragraph(str(entry))}")
         if not (isinstance(result, CompileFailed) and result.details.startswith(_PASSING)):
             facts_cache.write(cache, key, entry)
         return result
@@ -276,17 +263,18 @@ def _run(
 def _entry(target: Target, folder: Path, code: int, log: Path) -> dict[str, Any]:
     """The entry for the cache, of what a worker left in its folder. It ended with a code, and wrote a log."""
     try:
-        result = from_json(_Result, (folder / RESULT).read_bytes())
+        entry = from_json(dict[str, Any], (folder / RESULT).read_bytes())
+        error = from_plain(_Error, entry["error"]) if "error" in entry else None
     except FileNotFoundError:
         lines = meaningful_lines(log.read_text(encoding="utf-8", errors="replace"))
         raise CompilerCrashed(target.name, _death(code), details="\n".join(lines)) from None
     except ValueError as why:
         raise _unreadable(target, str(why)) from None
-    if (error := result.error) is None or error.stage == "compile":
-        return {name: value for name, value in plain(result).items() if value is not None}
+    if error is None or error.stage == "compile":
+        return entry
     if error.type == CapabilityLost.__name__:
         raise TargetUnavailable(error.message)
-    problem = f"{error.type}: {_short(error.message)}"
+    problem = f"{error.type}: {_first_paragraph(error.message)}"
     if error.stage == "start":
         raise TargetUnavailable(f"the compiler for {target.name} did not start: {problem}")
     raise TargetError(f"the compiler for {target.name} could not {error.stage} the program: {problem}")
@@ -348,16 +336,6 @@ def _first_paragraph(text: str) -> str:
     return paragraph if len(paragraph) <= 2 * half else f"{paragraph[:half]} ... {paragraph[-half:]}"
 
 
-def _short(text: str) -> str:
-    """At most `_REASON_CHARACTERS`, and then whole sentences where the first one is that short."""
-    text = " ".join(text.split())
-    if len(text) <= _REASON_CHARACTERS:
-        return text
-    cut = text[:_REASON_CHARACTERS]
-    end = cut.rfind(". ")
-    return cut[: end + 1] if end > 0 else f"{cut} ..."
-
-
 def _death(code: int) -> str:
     if code >= 0:
         return f"its process ended with exit code {code} and no result"
@@ -377,7 +355,7 @@ _FATAL = re.compile(r"F\d{4} ")
 def meaningful_lines(log: str, count: int = 5) -> list[str]:
     """The lines of a worker's output that may say why it died: from the first fatal one on, or else the last."""
     lines = [line for line in log.splitlines() if not (NOISE.search(line) or _FRAMES.search(line))]
-    lines = [line.rstrip()[:_REASON_CHARACTERS] for line in lines]
+    lines = [line.rstrip()[:_LINE_CHARACTERS] for line in lines]
     fatal = next((number for number, line in enumerate(lines) if _FATAL.match(line)), None)
     return lines[-count:] if fatal is None else lines[fatal : fatal + count]
 

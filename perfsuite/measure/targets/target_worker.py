@@ -31,7 +31,7 @@ from perfsuite.measure.hlo.module import packed, proto_of_dump, read_module
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.private.capabilities import ABSENT_COMPILERS, CapabilityLost
 from perfsuite.measure.serialise import plain
-from perfsuite.measure.targets.kernel_code import dump_options, holds_kernels, kernel_codes
+from perfsuite.measure.targets.kernel_code import holds_kernels, kernel_codes
 from perfsuite.measure.targets.target_available import compiler_versions
 from perfsuite.measure.targets.targets import COST_MODELS
 
@@ -72,10 +72,12 @@ def main(folder: Path) -> None:
         stage = "compile"
         start = time.perf_counter()
         options = request["options"]
-        if slices > 1:
-            options |= _dump_options(folder)
-        elif request["platform"] == "cuda" and holds_kernels(program):
-            options |= dump_options(folder / KERNELS)
+        if slices > 1:  # the program before the pass that splits collectives between slices
+            options |= {"xla_dump_to": str(folder / _DUMP), "xla_dump_hlo_pass_re": _SPLIT}
+            options |= {"xla_dump_hlo_as_proto": True}
+        elif request["platform"] == "cuda" and holds_kernels(program):  # the PTX of kernels
+            options |= {"xla_dump_to": str(folder / KERNELS), "xla_dump_hlo_pass_re": "^$"}
+            options |= {"xla_dump_emitter_re": "ptx"}
         executable = _compiled(lowering.compile_module, module, devices, options)
         seconds = time.perf_counter() - start
         stage = "report"
@@ -110,11 +112,6 @@ def first_devices(devices: Sequence[Any], partitions: int, slices: int) -> list[
     """As many devices of each slice, the first ones, slice after slice."""
     each, share = len(devices) // slices, partitions // slices
     return [device for start in range(0, len(devices), each) for device in devices[start : start + share]]
-
-
-def _dump_options(folder: Path) -> dict[str, Any]:
-    """Let the compiler write the program before the pass that splits collectives between slices."""
-    return {"xla_dump_to": str(folder / _DUMP), "xla_dump_hlo_pass_re": _SPLIT, "xla_dump_hlo_as_proto": True}
 
 
 def _unsplit(folder: Path) -> str | None:
