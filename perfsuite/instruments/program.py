@@ -187,11 +187,8 @@ class ProgramInstrument(Instrument):
         return all(recorded.get(measured.id_of(what)) == value for what, value in gated_facts(program).items())
 
     def _program_key(self, program: Program, measured: Measured) -> str:
-        return facts_cache.key_of_baseline(self._test_key, measured.id, program.target, self._judge.device)
-
-    @property
-    def _test_key(self) -> str:
-        return self._judge.key(self._test)
+        test = self._judge.key(self._test)
+        return facts_cache.key_of_baseline(test, measured.id, program.target, self._judge.device)
 
 
 def _difference_lines(before: Program, after: Program) -> tuple[str, ...]:

@@ -34,10 +34,7 @@ OF_PYTHON = (HOST_CALLS, INSTRUCTIONS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
 """Counts that change with Python's minor version."""
 
 ESTIMATED = "us, estimated"
-"""Time that a compiler's models and those of `program.estimate` give a program.
-
-A change of `program.estimate` changes this unit ("us, estimated 2"): then no baseline of another model is compared.
-"""
+"""Time by the models of compilers and of perfsuite. Another of perfsuite's has another unit, "us, estimated 2"."""
 
 # It names a file, so it must not lead out of the folder.
 _TARGET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
