@@ -19,7 +19,7 @@ from perfsuite.gate.verdict import (
     strictly,
     with_rerun,
 )
-from perfsuite.measure.metric import Estimate, Interval, Metric
+from perfsuite.measure.metric import ESTIMATED, Estimate, Interval, Metric
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 TEST = "tests/test_step.py::test_step"
@@ -205,6 +205,12 @@ def test_a_metric_that_gates_no_longer_says_so():
     result = against(metric(5.0, "info"), Entry(5.0, "s", "time", "measured", HERE))
     assert result.verdict == Verdict.NOT_COMPARABLE
     assert reason(result) == "step: recorded as time, now info: no gate judges information"
+
+
+def test_a_metric_of_another_unit_is_not_comparable():
+    """As an estimated time is by another model."""
+    result = against(Metric("step", 9.0, f"{ESTIMATED} 2", "size"), Entry(5.0, ESTIMATED, "size", "compiled", HERE))
+    assert (result.verdict, result.baseline) == (Verdict.NOT_COMPARABLE, None)
 
 
 def test_a_tail_without_an_upper_end_can_fail_and_is_else_information():
