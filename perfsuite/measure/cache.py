@@ -30,6 +30,7 @@ from perfsuite.measure.words import plural
 INSTRUMENT = "perf.cache_key"
 
 _MISSES_SHOWN = 5
+_PLACES_SHOWN = 3
 _LONGEST = 120
 """Characters of a line that are shown; a constant may have millions."""
 
@@ -161,11 +162,17 @@ def _computation(first: str, second: str, names: tuple[str, str]) -> list[str]:
     head = f"the program differs in {len(differ):,} of {plural(len(one), 'line')} of StableHLO"
     if len(one) != len(other):
         head = f"the program has {len(one):,} lines of StableHLO in {names[0]} and {len(other):,} in {names[1]}"
+        differ = differ[:1]  # those after it differ by their numbers alone
     elif Counter(_VALUE.sub("", text) for text, _ in one) == Counter(_VALUE.sub("", text) for text, _ in other):
         head += f": {_REORDERED}"
-    number, a, b = differ[0]
-    place = _place(max(one, other, key=len), number)
-    return [head, f"  line {number + 1:,}{place and f', from {place}'}", *_side_by_side(a, b, names)]
+    longer = max(one, other, key=len)
+    by_place = {_place(longer, number): (number, a, b) for number, a, b in reversed(differ)}
+    lines = [head]
+    for place, (number, a, b) in sorted(by_place.items(), key=lambda item: item[1])[:_PLACES_SHOWN]:
+        lines.append(f"  line {number + 1:,}{place and f', from {place}'}")
+        lines += _side_by_side(a, b, names)
+    more = len(by_place) - _PLACES_SHOWN
+    return [*lines, f"  and from {plural(more, 'more place')}"] if more > 0 else lines
 
 
 def _place(lines: list[Line], number: int) -> str:
