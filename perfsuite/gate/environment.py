@@ -42,12 +42,14 @@ on an Intel Xeon and taken again on an AMD EPYC, that of `nnx.cached_partial` ov
 
 
 OF_INSTRUCTIONS: Mapping[str, Callable[[], str | None]] = {
-    "compiler": platform.python_compiler,
+    "python build": lambda: f"{platform.python_version()} of {platform.python_build()[1]}",
     "glibc": lambda: platform.libc_ver()[1] or None,
     "valgrind": valgrind_version,
 }
-"""What instructions depend on beside packages: the compiler of Python, the C library, and Valgrind, which emulates the
-processor. They stand among the packages of such a metric's environment."""
+"""What instructions depend on beside packages. They stand among the packages of such a metric's environment.
+
+Two builds of Python 3.11 by one compiler differed by 12 % for `filter_jit`. Valgrind emulates one processor; with 16
+of them in place of 2 three calls differed by 0.05 % (jax 0.10.2)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What a save changes, by four rules.
 
-A new metric is recorded. An exact one replaces the old one if it differs, or if a version does. A sampled one replaces
-it unless their intervals meet. One that its test no longer makes goes. Information, which nothing gates, is replaced
-where another metric of its test is written: else each save would write its noise.
+A new metric is recorded. An exact one replaces the old one if it differs, or if a version does; instructions, only if
+their gate tells them apart. A sampled one replaces it unless their intervals meet. One that its test no longer makes
+goes. Information, which nothing gates, is replaced where another metric of its test is written: else each save would
+write its noise.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from typing import Literal
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
 from perfsuite.gate.environment import incomparable, version_changes
 from perfsuite.gate.verdict import SAMPLED, TOLERANCES
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import INSTRUCTIONS, Interval
 
 Action = Literal["create", "update", "trim", "keep"]
 Direction = Literal["better", "worse", "same", "not comparable"]
@@ -130,7 +131,8 @@ def _stands(old: Entry, new: Entry) -> bool:
         return new.provenance == "compiled" and _same_result(old, new)
     if old.kind in ("count", "size") or old.provenance == "reported":
         # A count or a size depends on the versions, not on the processor or the device count.
-        return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
+        same = _same_result(old, new) or (old.unit == INSTRUCTIONS and _within_tolerance(old, new))
+        return same and not _other_versions(old, new) and old.source == new.source
     return old.environment == new.environment and _within_noise(old, new)
 
 
@@ -149,6 +151,11 @@ def _within_noise(old: Entry, new: Entry) -> bool:
     return was.low <= is_now.high and is_now.low <= was.high
 
 
+def _within_tolerance(old: Entry, new: Entry) -> bool:
+    """Whether two values are one for their gate."""
+    return max(old.value, new.value) <= (1 + TOLERANCES[old.kind]) * min(old.value, new.value)
+
+
 def _range(entry: Entry) -> Interval:
     # A value need not lie in its own interval: a file may have been edited by hand.
     interval = entry.interval or Interval(entry.value, entry.value)
@@ -160,6 +167,6 @@ def _direction(old: Entry, new: Entry) -> Direction:
         return "not comparable"
     if old.kind == "info" or old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
         return "same"
-    if old.kind in SAMPLED and max(old.value, new.value) <= (1 + TOLERANCES[old.kind]) * min(old.value, new.value):
-        return "same"  # as its gate says
+    if (old.kind in SAMPLED or old.unit == INSTRUCTIONS) and _within_tolerance(old, new):
+        return "same"
     return "better" if (new.value < old.value) == (old.better == "lower") else "worse"

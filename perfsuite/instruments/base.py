@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
 
@@ -256,6 +256,21 @@ class Instrument:
                 yield value
 
         return entered()
+
+
+class NotMeasured:
+    """What an instrument returns in a process that measures something else. A test that reads it is skipped there."""
+
+    def __init__(self, method: str):
+        self._method = method
+
+    def __getattr__(self, name: str) -> NoReturn:
+        __tracebackhide__ = True
+        pytest.skip(
+            f"{self._method} measures nothing in this process, which another session started for something else"
+        )
+
+    __getitem__ = __getattr__
 
 
 def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:

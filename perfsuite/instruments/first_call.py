@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+from typing import cast
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import costliest, to_do
 from perfsuite.gate.verdict import TOLERANCES, Evidence
-from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.instruments.base import NO_BUDGET, Instrument, NotMeasured, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import COUNTED, SUFFIXES, FirstCall, first_call
@@ -80,11 +81,13 @@ class FirstCallInstrument(Instrument):
             dict[str, Instructions],
             lambda folder: stage_instructions(call, folder),
         )
-        for stage, counted in (stages or {}).items():
+        if stages is None:
+            return cast("dict[str, int]", NotMeasured(FIRST_CALL.method))
+        for stage, counted in stages.items():
             for metric in measured.metrics(counted.metrics(f"{measured.name} {stage}")):
                 # Lowering differed by 2 % between two processes, tracing and compiling by 0.04 % (jax 0.10.2).
                 self._recorder.add(dataclasses.replace(metric, kind="info") if stage == "lower" else metric)
-        return {stage: counted.total for stage, counted in (stages or {}).items()}
+        return {stage: counted.total for stage, counted in stages.items()}
 
     def _fail(self, counts: dict[str, Metric], limits: dict[str, float]) -> bool:
         """Whether a metric is going to fail, against its baseline or a budget."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.instruments.base import NO_BUDGET, Instrument, NotMeasured, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.instructions import Instructions, count_instructions, why_no_instructions
 from perfsuite.measure.serialise import from_plain, plain
@@ -44,8 +44,8 @@ class InstructionsInstrument(Instrument):
         """Count the instructions that one warm call executes, native code included: more than 1 % more fails.
 
         The test runs once more in a process under Valgrind, together with the tests after it in its file that use
-        `perf.instructions`. Without Valgrind the test is skipped. A process that confirms another metric of the test,
-        or that `perfsuite against` starts, counts nothing, and the total is 0.
+        `perf.instructions`. Without Valgrind the test is skipped. `perfsuite against` counts nothing: a test that reads
+        the total is skipped there.
         """
         __tracebackhide__ = True
         limits = self._begin(INSTRUCTIONS, budget)
@@ -55,7 +55,7 @@ class InstructionsInstrument(Instrument):
             self._session, self._item, measured.id, Instructions, lambda folder: count_instructions(call, folder)
         )
         if counted is None:
-            return Instructions(call.label, 0, {})
+            return cast("Instructions", NotMeasured(INSTRUCTIONS.method))
         (metric,) = measured.metrics(counted.metrics(measured.name))
         self._record(metric, limits.get("instructions"), lambda: _largest(counted))
         return counted

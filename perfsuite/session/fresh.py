@@ -74,6 +74,8 @@ class Request:
 
     With `under_valgrind`, the ids of tests of one file, Valgrind runs the process, and it hands over what each of them
     counts.
+
+    `elsewhere` has what other processes handed over for the same test, by metric.
     """
 
     test: str
@@ -85,6 +87,7 @@ class Request:
     process: int | None = None
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     under_valgrind: list[str] = dataclasses.field(default_factory=list)
+    elsewhere: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
 # The session that asks.
@@ -104,8 +107,10 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
             raise Deferred("a ratio or a time over its limit, which a fresh process confirms")
         folder = None if cache is None else str(cache)
         argument = str(item.path) if len(asked.get("under_valgrind", ())) > 1 else argument_of(item)
-        return measure_again(item.config, Request(item.nodeid, argument, cache=folder, **asked))
+        values = {metric: each for (test, metric), each in handed_over.items() if test == item.nodeid}
+        return measure_again(item.config, Request(item.nodeid, argument, cache=folder, elsewhere=values, **asked))
 
+    handed_over: dict[tuple[str, str], list[Any]] = {}
     counts = _Counts(ask)
 
     def compare(pair: Pair, limits: "Limits") -> "Compared":
@@ -126,8 +131,11 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
             return ask(item, doubtful=list(titles))
 
     def elsewhere(asked: Elsewhere) -> list[Any]:
-        if asked.under_valgrind:
-            return [counts.of(asked)]
+        values = [counts.of(asked)] if asked.under_valgrind else in_each(asked)
+        handed_over[asked.item.nodeid, asked.metric] = values
+        return values
+
+    def in_each(asked: Elsewhere) -> list[Any]:
         values = []
         for number in range(asked.processes):
             which = f"fresh process {number + 1} of {asked.processes}"
@@ -365,7 +373,7 @@ def rerunning(folder: Path, request: Request) -> Mode:
             answer(folder, Answer(values=counts))
             return [values]
         if request.process is None or request.metric != asked.metric:
-            return None
+            return request.elsewhere.get(asked.metric)
         other = folder / "elsewhere"
         other.mkdir()
         with like_another(request.process, other):

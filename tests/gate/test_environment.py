@@ -98,13 +98,15 @@ def test_counts_and_sizes_are_always_comparable(kind, unit, now):
     assert incomparable(kind, unit, now, HERE) is None
 
 
-def test_instructions_need_the_same_python_c_library_and_valgrind():
-    system = (("compiler", "GCC 12"), ("flowlib", "1.0"), ("glibc", "2.36"), ("valgrind", "3.19.0"))
+def test_instructions_need_the_same_build_of_python_c_library_and_valgrind():
+    system = (("flowlib", "1.0"), ("glibc", "2.36"), ("python build", "3.11.2 of Apr 28"), ("valgrind", "3.19.0"))
     then = changed(packages=system)
     assert incomparable("size", "instructions", then, changed(packages=system, processor="EPYC")) is None
     newer = changed(packages=(("flowlib", "2.0"), ("glibc", "2.39"), ("valgrind", "3.19.0")))
     assert incomparable("size", "instructions", then, newer) == "glibc differs (2.36, now 2.39)"
     assert "3.12" in incomparable("size", "instructions", then, changed(packages=system, python="3.12.0"))
+    rebuilt = incomparable("size", "instructions", then, changed(packages=(("python build", "3.11.2 of May 9"),)))
+    assert rebuilt == "python build differs (3.11.2 of Apr 28, now 3.11.2 of May 9)"
     assert incomparable("size", "bytes", then, newer) is None
 
 

@@ -59,6 +59,18 @@ def test_an_equal_compiled_metric_of_another_host_is_kept_and_one_of_another_com
     assert recorded(compiled_on(HERE), newer) == ("update", "same", newer)
 
 
+def test_instructions_that_their_gate_does_not_tell_apart_are_kept_and_never_drift():
+    def size(value, unit="instructions"):
+        return dataclasses.replace(count(value), unit=unit, kind="size")
+
+    old, again, more = size(10_000), size(10_080), size(10_160)
+    assert recorded(old, again) == ("keep", "same", old)
+    assert recorded(old, more) == ("update", "worse", more)
+    upgraded = dataclasses.replace(again, environment=UPGRADED)
+    assert recorded(old, upgraded) == ("update", "same", upgraded)
+    assert recorded(size(10_000, "FLOP"), size(10_080, "FLOP"))[0] == "update", "exact in every process"
+
+
 def test_an_equal_count_of_other_parts_is_updated():
     new = count(detail={"f": 1, "g": 2})
     assert recorded(count(detail={"f": 2, "g": 1}), new) == ("update", "same", new)

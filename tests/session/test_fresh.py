@@ -392,6 +392,15 @@ def test_a_process_for_another_metric_starts_no_others(tmp_path, request, asks):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_process_that_confirms_a_metric_of_the_test_gets_what_others_handed_over_for_it(processes, request, tmp_path):
+    requests = processes(*(Answer(values=value) for value in (1, 2, 3)), Answer(failure="none"))
+    mode = gating()
+    asked_elsewhere(mode, request.node)
+    mode.measure_again(request.node, ["ratio"])
+    assert [each.elsewhere for each in requests] == [{}, {}, {}, {"cache_key": [1, 2, 3]}]
+    assert asked_elsewhere(rerunning(tmp_path, requests[-1]), request.node) == [1, 2, 3]
+
+
 # Instructions, which a process under Valgrind counts for several tests of a file.
 
 
