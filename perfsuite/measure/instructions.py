@@ -40,13 +40,14 @@ _DUMPS = "instructions.out"
 
 VALGRIND = (
     *("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", "--dump-line=no", "--compress-strings=no"),
-    *("--toggle-collect=_int_malloc", "--toggle-collect=_int_free", "--collect-atstart=yes"),
+    *("--toggle-collect=_int_malloc", "--toggle-collect=_int_free", "--toggle-collect=jax::PyTreeRegistry::Lookup*"),
+    "--collect-atstart=yes",
 )
 """Starts a program that can count.
 
-How the C library finds and merges memory is left out: it depends on what was freed before. With it the
-middle windows of a step of 100 arrays differed by 0.19 % between two processes with other tests before, without it by
-0.06 % (a load of 10 on 2 cores, jax 0.10.2).
+Left out is what depends on chance: how the C library finds and merges memory, on what was freed before; and how JAX
+finds a type in its table of pytrees, on the seed that the table draws. For a step of 100 arrays the first changed the
+count by 0.19 % between two processes, the second by 0.6 % in one process of eight (jax 0.10.2).
 """
 
 MALLOC = "glibc.malloc.tcache_count=65535:glibc.malloc.mxfast=0"
@@ -64,15 +65,12 @@ rotations change nothing, and Valgrind knows them (https://valgrind.org/docs/man
 here, it needs no compiler; pytest-codspeed's wheel has requests that start and stop, and none that reads the counts.
 """
 
-_RUNNING = 0x1001
-_ZERO, _DUMP, _START, _STOP = (0x43540000 + number for number in (1, 0, 4, 5))
+_REQUESTS = (0x43540001, 0x43540000, 0x43540004, 0x43540005, 0x1001)
+"""Callgrind's to zero, dump, start and stop, and Valgrind's that asks whether it runs the process."""
 
 _FIRST_WINDOWS = 3
 """Not counted: the first one after the counting starts lacks what was under way, the next fill caches."""
-_WINDOWS = 25
-_FEWEST_WINDOWS = 7
-_MOST_INSTRUCTIONS = 250_000_000
-"""In all windows of a call together."""
+_WINDOWS = 15
 FEWEST = 5_000
 """Of a call that does nothing the counts of two processes differed by 60 instructions (jax 0.10.2)."""
 
@@ -83,8 +81,6 @@ _NAMED = 0.005
 """The least share of a part that is named; smaller ones go to their library."""
 
 OTHERS = "others"
-
-_TOTALS = re.compile(r"^totals: (\d+)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,22 +115,10 @@ def why_no_instructions() -> str:
 
 def under_valgrind(folder: Path) -> list[str]:
     """What begins the command line of a program that can count, and writes its counts to a folder."""
-    return [*VALGRIND, f"--callgrind-out-file={folder / _DUMPS}"]
-
-
-@contextlib.contextmanager
-def on_one_processor() -> Iterator[None]:
-    """Have processes that are started inside, and this thread, run on one processor.
-
-    Valgrind runs one thread at a time anyway. XLA and OpenBLAS split their work by the number of processors: on two a
-    product of 256 x 256 matrices differed by 1.3 % between two processes, on one by 0.2 % (jax 0.10.2).
-    """
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {random.SystemRandom().choice(sorted(before))})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    # XLA and OpenBLAS split their work by the number of processors: on two a product of 256 x 256 matrices differed by
+    # 1.3 % between two processes, on one by 0.2 % (jax 0.10.2). Valgrind runs one thread at a time anyway.
+    one_processor = str(random.SystemRandom().choice(sorted(os.sched_getaffinity(0))))
+    return ["taskset", "--cpu-list", one_processor, *VALGRIND, f"--callgrind-out-file={folder / _DUMPS}"]
 
 
 class _Callgrind:
@@ -151,17 +135,12 @@ class _Callgrind:
             raise MeasurementError(f"perf.instructions: this system lets no memory hold code ({error})") from None
         self._code.write(_CODE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._code))
-        self._function = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(address)
-        self.zero, self.dump = self.request(_ZERO), self.request(_DUMP)
-        if not self.request(_RUNNING)():
+        function = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))(address)
+        self.zero, self.dump, self._start, self._stop, running = (
+            functools.partial(function, (ctypes.c_uint64 * 6)(request)) for request in _REQUESTS
+        )
+        if not running():
             raise MeasurementError("perf.instructions: this process does not run under Valgrind")
-
-    def request(self, number: int) -> Callable[[], int]:
-        """A function that makes a client request without arguments."""
-        words = (ctypes.c_uint64 * 6)(number)
-        request = functools.partial(self._function, ctypes.addressof(words))
-        request.words = words  # type: ignore[attr-defined]
-        return request
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -169,49 +148,46 @@ class _Callgrind:
         collecting = gc.isenabled()
         gc.collect()
         gc.disable()
-        self.request(_START)()
+        self._start()
         try:
             yield
         finally:
-            self.request(_STOP)()
+            self._stop()
             if collecting:
                 gc.enable()
 
-    def counts(self) -> list["_Counts"]:
-        """What was dumped since the last time, in order."""
+    def dumps(self) -> list[str]:
+        """What was dumped since the last time, in order.
+
+        The format: https://valgrind.org/docs/manual/cl-format.html.
+        """
         files = sorted(self._folder.glob(f"{_DUMPS}.*"), key=lambda path: int(path.suffix[1:]))
         texts = [path.read_text(errors="replace") for path in files]
         for path in files:
             path.unlink()
-        return [_Counts(text) for text in texts]
+        return texts
 
 
-class _Counts:
-    """What Callgrind dumped: instructions, in all and by "library:function".
+def _total(dump: str) -> int:
+    return int(dump.rpartition("totals: ")[2])
 
-    The format: https://valgrind.org/docs/manual/cl-format.html.
-    """
 
-    def __init__(self, text: str):
-        self._text = text
-        totals = _TOTALS.search(text)
-        self.total = int(totals[1]) if totals else 0
-
-    def by_function(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        library = name = ""
-        called = False  # the next line has what a called function costs, which is counted there
-        for line in self._text.splitlines():
-            if line.startswith("ob="):
-                library = line.rpartition("/")[2].removeprefix("ob=")
-            elif line.startswith("fn="):
-                name = _name(library, line.removeprefix("fn="))
-            elif line.startswith("calls="):
-                called = True
-            elif line[:1] in "0123456789+-*" and line:
-                counts[name] += 0 if called else int(line.split()[1])
-                called = False
-        return counts
+def _by_function(dump: str) -> Counter[str]:
+    """Instructions by "library:function"."""
+    counts: Counter[str] = Counter()
+    library = name = ""
+    called = False  # the next line has what a called function costs, which is counted there
+    for line in dump.splitlines():
+        if line.startswith("ob="):
+            library = line.rpartition("/")[2].removeprefix("ob=")
+        elif line.startswith("fn="):
+            name = _name(library, line.removeprefix("fn="))
+        elif line.startswith("calls="):
+            called = True
+        elif line[:1] in "0123456789+-*" and line:
+            counts[name] += 0 if called else int(line.split()[1])
+            called = False
+    return counts
 
 
 def _name(library: str, function: str) -> str:
@@ -221,41 +197,6 @@ def _name(library: str, function: str) -> str:
     plain = re.sub(r"\(anonymous namespace\)::|operator\(\)|'\d+$|@@.*", "", function)
     short = re.split(r"[(<]", plain, maxsplit=1)[0].split(" ")[-1].removesuffix("::")
     return f"{'compiled code' if library == '???' else library}:{short or OTHERS}"
-
-
-class _Lines:
-    """A function for `sys.settrace` that ends a window, and begins another, where a line of the user's code begins."""
-
-    def __init__(self, callgrind: _Callgrind):
-        self._callgrind = callgrind
-        self._stack: list[UserLine | None] = []
-        self._line: UserLine | None = None
-        self.lines: list[UserLine | None] = []
-        """Of each window."""
-
-    def trace(self, frame: FrameType, event: str, argument: Any) -> Callable | None:
-        """Python calls it where a function begins."""
-        if not is_users(frame.f_code.co_filename):
-            return None
-        self._stack.append(self._line)
-        return self._in_users
-
-    def _in_users(self, frame: FrameType, event: str, argument: Any) -> Callable:
-        if event == "line":
-            code = frame.f_code
-            self.go_on(UserLine(code.co_filename, code.co_qualname, frame.f_lineno))
-        elif event == "return":
-            self.go_on(self._stack.pop())
-        return self._in_users
-
-    def go_on(self, line: UserLine | None) -> None:
-        """End the window of a line, and begin that of another."""
-        self._callgrind.dump()
-        self.lines.append(self._line)
-        self._line = line
-        if len(self.lines) == _MOST_LINES:
-            sys.settrace(None)
-        self._callgrind.zero()
 
 
 def count_instructions(call: Call, folder: Path) -> Instructions:
@@ -271,31 +212,18 @@ def count_instructions(call: Call, folder: Path) -> Instructions:
         settle(subject)
         forget_calls()
         with steady_state(), callgrind.counting():
-            for _ in range(_FIRST_WINDOWS):
-                outputs = _run_window(callgrind, subject)
-            size = max(callgrind.counts()[-1].total, 1)
-            for _ in range(max(_FEWEST_WINDOWS, min(_WINDOWS, _MOST_INSTRUCTIONS // size))):
-                outputs = _run_window(callgrind, subject)
-            windows = callgrind.counts()
-            empty = Call(lambda *args, **kwargs: outputs, subject.args, subject.kwargs, 0)
-            for _ in range(_FIRST_WINDOWS + _FEWEST_WINDOWS):
-                _run_window(callgrind, empty)
-            harness = callgrind.counts()[_FIRST_WINDOWS:]
+            middle, outputs = _middle_window(callgrind, subject)
+            own, _ = _middle_window(callgrind, Call(lambda *args, **kwargs: outputs, subject.args, subject.kwargs, 0))
             lines = _run_by_lines(callgrind, subject)
-        slices = [counts.by_function() for counts in callgrind.counts()]
-    middle, own = (sorted(each, key=lambda counts: counts.total)[len(each) // 2] for each in (windows, harness))
-    total = middle.total - own.total
+        slices = list(map(_by_function, callgrind.dumps()))
+    total = _total(middle) - _total(own)
     if total < FEWEST:
         raise MeasurementError(
             f"perf.instructions({call.label}): {max(total, 0):,} instructions are too few to tell 1 % of them: "
             f"call it in a loop, for at least {FEWEST:,}"
         )
-    return Instructions(
-        call.label,
-        total,
-        _largest_first(middle.by_function() - own.by_function()),
-        *_parts_of(lines, slices),
-    )
+    by_function = _largest_first(_by_function(middle) - _by_function(own))
+    return Instructions(call.label, total, by_function, *_parts_of(lines, slices))
 
 
 def stage_instructions(call: Call, folder: Path) -> dict[str, Instructions]:
@@ -317,14 +245,11 @@ def stage_instructions(call: Call, folder: Path) -> dict[str, Instructions]:
             _compiled(once())
         with apart(), callgrind.counting(), at_stages(callgrind.zero, ended):
             _compiled(once())
-    counts = callgrind.counts()
     sums = {stage: Counter[str]() for stage in stages}
-    for stage, each in zip(stages, counts, strict=True):
-        sums[stage] += each.by_function()
+    for stage, dump in zip(stages, callgrind.dumps(), strict=True):
+        sums[stage] += _by_function(dump)
     return {
-        stage: Instructions(
-            f"{call.label} {stage}", amounts.total(), _largest_first(amounts), *_parts_of([None], [amounts])
-        )
+        stage: Instructions(call.label, amounts.total(), _largest_first(amounts), *_parts_of([None], [amounts]))
         for stage, amounts in sums.items()
     }
 
@@ -334,29 +259,54 @@ def _compiled(first: Any) -> None:
         first.compile()
 
 
-def _run_window(callgrind: _Callgrind, call: Call) -> Any:
-    fn, args, kwargs = call.fn, call.args, call.kwargs
-    callgrind.zero()
-    outputs = fn(*args, **kwargs)
-    jax.block_until_ready(outputs)
-    callgrind.dump()
-    call.carry_on(outputs)
-    return outputs
+def _middle_window(callgrind: _Callgrind, call: Call) -> tuple[str, Any]:
+    """The dump of the middle one of several windows of one call, and the outputs of the last."""
+    for _ in range(_FIRST_WINDOWS + _WINDOWS):
+        fn, args, kwargs = call.fn, call.args, call.kwargs
+        callgrind.zero()
+        outputs = fn(*args, **kwargs)
+        jax.block_until_ready(outputs)
+        callgrind.dump()
+        call.carry_on(outputs)
+    return sorted(callgrind.dumps()[_FIRST_WINDOWS:], key=_total)[_WINDOWS // 2], outputs
 
 
 def _run_by_lines(callgrind: _Callgrind, call: Call) -> list[UserLine | None]:
     """Run a call with a window for each line of the user's code, and one for the rest. Returns their lines."""
-    lines, before = _Lines(callgrind), sys.gettrace()
+    lines: list[UserLine | None] = [None]
+    callers: list[UserLine | None] = []
+
+    def begin(line: UserLine | None) -> None:
+        callgrind.dump()
+        lines.append(line)
+        if len(lines) > _MOST_LINES:
+            sys.settrace(None)
+        callgrind.zero()
+
+    def in_users(frame: FrameType, event: str, argument: Any) -> Callable:
+        if event == "line":
+            begin(UserLine(frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno))
+        elif event == "return":
+            begin(callers.pop())
+        return in_users
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Callable | None:
+        if not is_users(frame.f_code.co_filename):
+            return None
+        callers.append(lines[-1])
+        return in_users
+
+    before = sys.gettrace()
     callgrind.zero()
     try:
-        sys.settrace(lines.trace)
+        sys.settrace(trace)
         outputs = call.fn(*call.args, **call.kwargs)
     finally:
         sys.settrace(before)
     jax.block_until_ready(outputs)
-    lines.go_on(None)
+    callgrind.dump()
     call.carry_on(outputs)
-    return lines.lines
+    return lines
 
 
 def _parts_of(lines: list[UserLine | None], slices: list[Counter[str]]) -> tuple[dict[str, int], dict[str, str]]:

@@ -21,6 +21,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,11 +108,10 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
             raise Deferred("a ratio or a time over its limit, which a fresh process confirms")
         folder = None if cache is None else str(cache)
         argument = str(item.path) if len(asked.get("under_valgrind", ())) > 1 else argument_of(item)
-        values = {metric: each for (test, metric), each in handed_over.items() if test == item.nodeid}
+        values = dict(others.values[item.nodeid])
         return measure_again(item.config, Request(item.nodeid, argument, cache=folder, elsewhere=values, **asked))
 
-    handed_over: dict[tuple[str, str], list[Any]] = {}
-    counts = _Counts(ask)
+    others = _Others(ask)
 
     def compare(pair: Pair, limits: "Limits") -> "Compared":
         from perfsuite.gate.limits import Compared  # see the top
@@ -130,55 +130,52 @@ def gating(cache: Path | None = None, *, in_worker: bool = False, together: int 
         with progress.waiting(f"{item.nodeid} is over its baseline: measuring again in a fresh process"):
             return ask(item, doubtful=list(titles))
 
-    def elsewhere(asked: Elsewhere) -> list[Any]:
-        values = [counts.of(asked)] if asked.under_valgrind else in_each(asked)
-        handed_over[asked.item.nodeid, asked.metric] = values
-        return values
+    return Mode(compare, gates=True, measure_again=all_again, elsewhere=others.of)
 
-    def in_each(asked: Elsewhere) -> list[Any]:
+
+class _Others:
+    """Other processes, and the values that they handed over, by test and by metric. `ask` starts one."""
+
+    def __init__(self, ask: Callable[..., Answer]):
+        self._ask = ask
+        self.values: defaultdict[str, dict[str, list[Any]]] = defaultdict(dict)
+
+    def of(self, asked: Elsewhere) -> list[Any]:
+        """What each process returned. Raises `MeasurementError` where one came to no such metric."""
+        values = self.values[asked.item.nodeid]
+        if not asked.under_valgrind:
+            values[asked.metric] = self._in_each(asked)
+        elif asked.metric not in values:
+            self._count(asked)
+        return values[asked.metric]
+
+    def _in_each(self, asked: Elsewhere) -> list[Any]:
         values = []
         for number in range(asked.processes):
             which = f"fresh process {number + 1} of {asked.processes}"
             with progress.waiting(f"{asked.item.name}: {which} for {asked.metric}"):
-                answer = ask(asked.item, metric=asked.metric, process=number, given=dict(asked.given))
+                answer = self._ask(asked.item, metric=asked.metric, process=number, given=dict(asked.given))
             if answer.failure:
                 raise MeasurementError(f"perf.{asked.metric}: {which} handed nothing over: {answer.failure}")
             values.append(answer.values)
         return values
 
-    return Mode(compare, gates=True, measure_again=all_again, elsewhere=elsewhere)
-
-
-class _Counts:
-    """What processes under Valgrind counted, by test and by metric. `ask` starts one."""
-
-    def __init__(self, ask: Callable[..., Answer]):
-        self._ask = ask
-        self._counts: dict[str, dict[str, Any]] = {}
-
-    def of(self, asked: Elsewhere) -> Any:
-        """What the test counted. Raises `MeasurementError` where its process came to no such metric."""
-        test, failure = asked.item.nodeid, ""
-        if asked.metric not in self._counts.get(test, {}):
-            tests = self._tests_from(asked.item)
-            self._counts.update({each: {} for each in tests})
-            which = plural(len(tests), "test")
-            with progress.waiting(f"{asked.item.name}: counting instructions under Valgrind, {which}"):
-                answer = self._ask(asked.item, metric=asked.metric, process=0, under_valgrind=tests)
-            self._counts.update(answer.values or {})
-            failure = answer.failure or "the test did not come to it there"
-        if failure and asked.metric not in self._counts[test]:
-            raise MeasurementError(f"perf.{asked.metric}: the process under Valgrind handed nothing over: {failure}")
-        return self._counts[test][asked.metric]
-
-    def _tests_from(self, item: pytest.Item) -> list[str]:
-        """A test, and the later ones of its file that name `instructions`: one start is for all.
+    def _count(self, asked: Elsewhere) -> None:
+        """Have one process under Valgrind count for a test, and for the later ones of its file: it starts slowly.
 
         Without those that had a process: where one did not come to its metric, another for it says why.
         """
-        items = item.session.items[item.session.items.index(item) + 1 :]
-        alike = (each for each in items if each.path == item.path and each.nodeid not in self._counts)
-        return [item.nodeid, *(each.nodeid for each in alike if _names_instructions(each))]
+        items = asked.item.session.items
+        later = [item for item in items[items.index(asked.item) + 1 :] if item.path == asked.item.path]
+        others = [item.nodeid for item in later if item.nodeid not in self.values and _names_instructions(item)]
+        tests = [asked.item.nodeid, *others]
+        with progress.waiting(f"{asked.item.name}: counting instructions, {plural(len(tests), 'test')}"):
+            answer = self._ask(asked.item, metric=asked.metric, process=0, under_valgrind=tests)
+        for test in tests:
+            self.values[test] |= (answer.values or {}).get(test, {})
+        if asked.metric not in self.values[asked.item.nodeid]:
+            failure = answer.failure or "the test did not come to it there"
+            raise MeasurementError(f"perf.{asked.metric}: the process under Valgrind handed nothing over: {failure}")
 
 
 def _names_instructions(item: pytest.Item) -> bool:
@@ -204,15 +201,14 @@ def measure_again(config: pytest.Config, request: Request) -> Answer:
                 environment |= environment_of_another(request.process, folder)
             line = command(config, folder)
             seconds = allowed_seconds(launch, len(request.doubtful) * config.option.perf_seconds)
-            one_processor: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
             if request.under_valgrind:
                 from perfsuite.measure import instructions  # few tests count them
 
-                line, one_processor = instructions.under_valgrind(folder) + line, instructions.on_one_processor()
+                line = instructions.under_valgrind(folder) + line
                 environment["GLIBC_TUNABLES"] = instructions.MALLOC
                 seconds *= SLOWER_UNDER_VALGRIND
-            process = running(line, directory=launch.directory, environment=environment, output=folder / _OUTPUT)
-            with one_processor, process as ended:
+            output = folder / _OUTPUT
+            with running(line, directory=launch.directory, environment=environment, output=output) as ended:
                 status = ended(seconds)
             return _handed_over(folder, status)
     except OSError as error:
@@ -364,14 +360,14 @@ def rerunning(folder: Path, request: Request) -> Mode:
         answer(folder, Answer(comparison.metrics(pair.name)))
         pytest.skip("the comparison was handed over")
 
-    counts: dict[str, dict[str, Any]] = {}
+    counts: defaultdict[str, dict[str, list[Any]]] = defaultdict(dict)
 
     def elsewhere(asked: Elsewhere) -> list[Any] | None:
         if request.under_valgrind and asked.under_valgrind:
-            values = asked.here({"folder": str(folder)})
-            counts.setdefault(asked.item.nodeid, {})[asked.metric] = values
+            values = [asked.here({"folder": str(folder)})]
+            counts[asked.item.nodeid][asked.metric] = values
             answer(folder, Answer(values=counts))
-            return [values]
+            return values
         if request.process is None or request.metric != asked.metric:
             return request.elsewhere.get(asked.metric)
         other = folder / "elsewhere"

@@ -1,9 +1,8 @@
 """What Callgrind writes, and what comes of it. `tests/planted/test_instructions.py` counts for real."""
 
-import sys
-
 import pytest
 
+from perfsuite import call
 from perfsuite.measure import instructions
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.watch import UserLine
@@ -39,14 +38,9 @@ totals: 60
 """
 
 
-@pytest.fixture
-def counts():
-    return instructions._Counts(DUMP)
-
-
-def test_what_a_function_costs_itself_is_counted_under_a_short_name(counts):
-    assert counts.total == 60
-    assert counts.by_function() == {
+def test_what_a_function_costs_itself_is_counted_under_a_short_name():
+    assert instructions._total(DUMP) == 60
+    assert instructions._by_function(DUMP) == {
         "libc.so.6:malloc": 12,
         "libjax_common.so:jax::PjitFunction::Call": 20,
         "libjax_common.so:absl::Hash": 11,
@@ -55,10 +49,10 @@ def test_what_a_function_costs_itself_is_counted_under_a_short_name(counts):
     }
 
 
-def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(counts, monkeypatch):
+def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(monkeypatch):
     monkeypatch.setattr(instructions, "_NAMED", 0.2)
     lines = [UserLine("/x/step.py", "step", 4), UserLine("/x/step.py", "step", 7), None]
-    parts, places = instructions._parts_of(lines, [counts.by_function()] * 3)
+    parts, places = instructions._parts_of(lines, [instructions._by_function(DUMP)] * 3)
     assert parts["libjax_common.so:jax::PjitFunction::Call in step.py:step"] == 40
     assert parts["libjax_common.so:others in step.py:step"] == 2 * (11 + 8), "too small to be named"
     assert parts["compiled code:others"] == 9
@@ -68,27 +62,27 @@ def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(counts, mo
 
 def test_windows_are_those_of_the_users_lines():
     class Callgrind:
+        dumps = 0
+
         def dump(self):
+            self.dumps += 1
+
+        def zero(self):
             pass
 
-        zero = dump
-
-    lines = instructions._Lines(Callgrind())
     scope: dict = {}
     exec(compile("def inner(x):\n    return x\n\ndef outer(x):\n    y = inner(x)\n    return sorted([y])\n", "/x/step.py", "exec"), scope)  # fmt: skip
-    before = sys.gettrace()
-    sys.settrace(lines.trace)
-    try:
-        scope["outer"](1)
-    finally:
-        sys.settrace(before)
-    assert [line and (line.function, line.line) for line in lines.lines] == [
+    callgrind = Callgrind()
+    lines = instructions._run_by_lines(callgrind, call(scope["outer"], 1))
+    assert [line and (line.function, line.line) for line in lines] == [
         None,
         ("outer", 5),
         ("inner", 2),
         ("outer", 5),
         ("outer", 6),
+        None,
     ]
+    assert callgrind.dumps == len(lines)
 
 
 def test_a_process_without_valgrind_does_not_count(tmp_path):

@@ -1,7 +1,7 @@
-"""Instructions of one step, native code included: three ways of the framework tax, and `tree_at`.
+"""Instructions of one step, native code included: the ways of the framework tax, a dispatch, and `tree_at`.
 
-Two layers only, because each step is traced and compiled under Valgrind, in one process for all. With ten layers two
-steps took 74 s of the processor (jax 0.10.2).
+CI runs this file in a step of its own. All tests share one process under Valgrind, which also compiles: hence two
+layers. With ten layers two steps took 74 s of the processor (jax 0.10.2).
 """
 
 import equinox as eqx
@@ -10,13 +10,25 @@ import jax.numpy as jnp
 import pytest
 
 from perfsuite import call
-from perfsuite.workloads.training.framework_tax import FLOOR, VARIANTS, random_weights
+from perfsuite.workloads.training.framework_tax import VARIANTS, leaves_of, random_weights
+
+from .test_framework_tax import LAYERS
 
 
-@pytest.mark.parametrize("variant", [FLOOR, "filter_jit", "nnx.jit"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_instructions_of_a_step(perf, variant):
     made = VARIANTS[variant](random_weights(2))
     perf.instructions(call(made.step, *made.args, carry=made.carry), name=variant)
+
+
+def test_instructions_of_a_step_with_static_settings(perf, make_steps):
+    steps = make_steps("tiny", trivial=True, num_layers=1)
+    perf.instructions(steps.cold_call("optimizer"), name="optimizer")
+
+
+def test_instructions_of_a_dispatch(perf):
+    arrays = list(jnp.ones((leaves_of(LAYERS), 4)))
+    perf.instructions(call(jax.jit(lambda arrays: arrays), arrays), name="dispatch")
 
 
 def test_instructions_of_tree_at(perf):

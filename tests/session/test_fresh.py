@@ -419,7 +419,7 @@ def test_the_later_tests_of_a_file_that_count_share_a_process_and_one_that_lacks
     asked = lambda item: [Elsewhere(item, "instructions", lambda given: None, 1, under_valgrind=True)]
     for item in (first, second, third):
         item.session.items = [first, _, second, third]
-    counts = {test.nodeid: {"instructions": place} for place, test in enumerate((first, second))}
+    counts = {test.nodeid: {"instructions": [place]} for place, test in enumerate((first, second))}
     requests = processes(Answer(values=counts), Answer(failure="it ended with SIGKILL"))
     mode = gating()
     assert [mode.elsewhere(*asked(item)) for item in (first, second)] == [[0], [1]]
@@ -438,7 +438,7 @@ def test_a_process_under_valgrind_hands_over_all_that_its_tests_count_and_goes_o
         here = lambda given: given["folder"]
         assert mode.elsewhere(Elsewhere(request.node, metric, here, 1, under_valgrind=True)) == [str(tmp_path)]
     test = request.node.nodeid
-    assert handed(tmp_path).values == {test: {"instructions": str(tmp_path), "instructions #2": str(tmp_path)}}
+    assert handed(tmp_path).values == {test: {"instructions": [str(tmp_path)], "instructions #2": [str(tmp_path)]}}
     assert asked_elsewhere(mode, request.node) is None
 
 
