@@ -74,13 +74,8 @@ class FirstCallInstrument(Instrument):
         from perfsuite.instruments.instructions import counted_under_valgrind
         from perfsuite.measure.instructions import Instructions, stage_instructions
 
-        stages = counted_under_valgrind(
-            self._session,
-            self._item,
-            measured.id,
-            dict[str, Instructions],
-            lambda folder: stage_instructions(call, folder),
-        )
+        count = functools.partial(stage_instructions, call)
+        stages = counted_under_valgrind(self._state, measured.id, dict[str, Instructions], count)
         if stages is None:
             return cast("dict[str, int]", NotMeasured(FIRST_CALL.method))
         for stage, counted in stages.items():

@@ -1,18 +1,16 @@
 """`perf.instructions`: the instructions that one warm call executes, native code included, under Valgrind."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
-import pytest
-
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.base import NO_BUDGET, Instrument, NotMeasured, declare
+from perfsuite.instruments.base import NO_BUDGET, Instrument, NotMeasured, TestState, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.instructions import Instructions, count_instructions, why_no_instructions
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.session.modes import Elsewhere
-from perfsuite.session.session import PerfSession
 
 T = TypeVar("T")
 
@@ -24,18 +22,16 @@ INSTRUCTIONS = declare(
 _SHOWN = 5
 
 
-def counted_under_valgrind(
-    session: PerfSession, item: pytest.Item, metric: str, kind: type[T], count: Callable[[Path], T]
-) -> T | None:
+def counted_under_valgrind(test: TestState, metric: str, kind: type[T], count: Callable[[Path], T]) -> T | None:
     """What `count(folder)` returns in a process under Valgrind, of a type `kind`; None where the session starts none.
 
     `metric` is the id of what is counted. Ends the test where this machine cannot count, and raises `MeasurementError`.
     """
     __tracebackhide__ = True
     if reason := why_no_instructions():
-        session.unavailable(reason)
-    asked = Elsewhere(item, metric, lambda given: plain(count(Path(given["folder"]))), processes=1, under_valgrind=True)
-    values = session.mode.elsewhere(asked)
+        test.session.unavailable(reason)
+    asked = Elsewhere(test.item, metric, lambda given: plain(count(Path(given["folder"]))), 1, under_valgrind=True)
+    values = test.session.mode.elsewhere(asked)
     return None if values is None else from_plain(kind, values[0])
 
 
@@ -51,9 +47,8 @@ class InstructionsInstrument(Instrument):
         limits = self._begin(INSTRUCTIONS, budget)
         checked(call, "perf.instructions")
         measured = self._recorder.measured("instructions", call.label, " instructions", name=name)
-        counted = counted_under_valgrind(
-            self._session, self._item, measured.id, Instructions, lambda folder: count_instructions(call, folder)
-        )
+        count = functools.partial(count_instructions, call)
+        counted = counted_under_valgrind(self._state, measured.id, Instructions, count)
         if counted is None:
             return cast("Instructions", NotMeasured(INSTRUCTIONS.method))
         (metric,) = measured.metrics(counted.metrics(measured.name))

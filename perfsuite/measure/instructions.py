@@ -200,11 +200,12 @@ def _name(library: str, function: str) -> str:
 
 
 def count_instructions(call: Call, folder: Path) -> Instructions:
-    """Count what a warm call executes until its outputs are ready, in a process that Valgrind started.
+    """Count what a warm call executes, in a process that Valgrind started.
 
-    Takes the middle one of several windows of one call, less what the window itself takes: now and then one lacks what
-    another thread does late, so the least is no better. `folder` is that of `under_valgrind`. Raises `MeasurementError`
-    where Valgrind does not run this process, and for a call of fewer than `FEWEST` instructions.
+    It ends where its outputs are ready, and those of the call before are freed. Takes the middle one of several windows
+    of one call, less what the window itself takes: now and then one lacks what another thread does late, so the least
+    is no better. `folder` is that of `under_valgrind`. Raises `MeasurementError` where Valgrind does not run this
+    process, and for a call of fewer than `FEWEST` instructions.
     """
     __tracebackhide__ = True
     callgrind = _Callgrind(folder)

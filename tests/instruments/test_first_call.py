@@ -114,7 +114,7 @@ def test_every_count_is_recorded_and_compared_with_its_baseline(project: pytest.
 
 def test_instructions_of_each_stage_are_recorded_and_those_of_lowering_gate_nothing(bare_perf, monkeypatch):
     stages = {stage: Instructions(f"step {stage}", 100, {}) for stage in ("trace", "lower", "compile")}
-    monkeypatch.setattr(instructions, "counted_under_valgrind", lambda session, item, metric, kind, count: stages)
+    monkeypatch.setattr(instructions, "counted_under_valgrind", lambda test, metric, kind, count: stages)
     counted = bare_perf.first_call(call(jax.jit(lambda x: x + 1), 1.0), name="step", compiles=False, instructions=True)
     assert counted.instructions == {"trace": 100, "lower": 100, "compile": 100}
     kinds = {title: metric.kind for title, metric in bare_perf._state.recorder.metrics.items()}
