@@ -70,9 +70,10 @@ class Repository:
 
     def title(self, commit: str) -> str:
         """How a message names a commit: `1a2b3c4 (2026-11-21, its subject)`."""
-        form = "--format=%h (%as, %s)"
-        line = self.run("show", "--no-patch", "--no-show-signature", "--encoding=UTF-8", form, commit, "--")
-        return printable(line.strip(), " ")  # no character of a subject may control the terminal
+        # Unlike `git show`, it ignores the user's settings (dates, signatures). The full hash stands above.
+        text = self.run("rev-list", "--max-count=1", "--encoding=UTF-8", "--format=%h (%as, %s)", commit, "--")
+        line = text.strip().rpartition("\n")[2]
+        return printable(line, " ")  # no character of a subject may control the terminal
 
     def run(self, *arguments: str) -> str:
         """What git prints. Raises `GitError` with git's own words."""

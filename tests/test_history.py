@@ -39,6 +39,7 @@ def reported(value, source="A paper"):
         (count(0), count(1), Verdict.FAIL),
         (count(3), count(3, with_versions(jax="0.11.0")), Verdict.PASS),
         (ratio(1.0), ratio(2.1), Verdict.FAIL),
+        (ratio(1.0, 0), ratio(2.1, 0), Verdict.FAIL),
         (ratio(1.0, 0.1), ratio(2.1, 0.2), Verdict.INCONCLUSIVE),
         (ratio(1.0, better="higher"), ratio(0.4, better="higher"), Verdict.FAIL),
         (ratio(2.2), ratio(1.0), Verdict.IMPROVED),

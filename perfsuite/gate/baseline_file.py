@@ -24,7 +24,7 @@ from packaging.version import Version
 
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision
 from perfsuite.gate.environment import Environment, environment_from_dict, installed
-from perfsuite.gate.merging import Change, Direction, merge
+from perfsuite.gate.merging import Action, Change, Direction, merge
 from perfsuite.measure import progress
 from perfsuite.measure.io import TEMPORARY, LockedTooLong, folder_locked, temporary_prefix, write_atomically
 from perfsuite.measure.metric import Interval
@@ -353,32 +353,13 @@ class SaveResult:
     untouched: int
     written: bool
 
-    @property
-    def created(self) -> list[Change]:
-        """Metrics that were not in the file."""
-        return [change for change in self.changes if change.action == "create"]
+    def of(self, action: Action, direction: Direction | None = None) -> list[Change]:
+        """The changes with one action, and with a direction where it is given.
 
-    def updated(self, direction: Direction | None = None) -> list[Change]:
-        """Metrics that the file held otherwise: all, or those that became "better", "worse" or stayed the "same".
-
-        "same" ones differ within their noise, or in their versions or parts only. "not comparable" ones changed their
-        unit or kind, or were measured where the old metric cannot be compared.
+        An update of the "same" value changes its interval, versions or parts only. A "not comparable" one changed its
+        unit or kind, or was measured where the old metric cannot be compared.
         """
-        return [
-            change
-            for change in self.changes
-            if change.action == "update" and (direction is None or change.direction == direction)
-        ]
-
-    @property
-    def trimmed(self) -> list[Change]:
-        """Metrics that went, because their test no longer makes them."""
-        return [change for change in self.changes if change.action == "trim"]
-
-    @property
-    def kept(self) -> list[Change]:
-        """Metrics that agree with the file, which keeps its entries."""
-        return [change for change in self.changes if change.action == "keep"]
+        return [each for each in self.changes if each.action == action and direction in (None, each.direction)]
 
 
 def load(path: str | os.PathLike[str]) -> Baselines:

@@ -148,14 +148,12 @@ def without_baseline(count: int) -> str:
 
 def save_summary(file: SaveResult) -> str:
     """`27 recorded (20 new, 4 better, 3 worse), 2 removed, 98 kept`."""
-    updated = file.updated()
-    directions = Counter(change.direction for change in updated)
-    counts = {"new": len(file.created), "better": directions["better"], "worse": directions["worse"]}
+    new, updated, trimmed, kept = (len(file.of(action)) for action in ("create", "update", "trim", "keep"))
+    counts = {"new": new, "better": len(file.of("update", "better")), "worse": len(file.of("update", "worse"))}
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    parts = [f"{len(file.created) + len(updated)} recorded" + (f" ({kinds})" if kinds else "")]
-    if file.trimmed:
-        parts.append(f"{len(file.trimmed)} removed")
-    return ", ".join([*parts, f"{len(file.kept) + file.untouched} kept"])
+    parts = [f"{new + updated} recorded" + (f" ({kinds})" if kinds else "")]
+    parts += [f"{trimmed} removed"] if trimmed else []
+    return ", ".join([*parts, f"{kept + file.untouched} kept"])
 
 
 def relative_change(result: Result) -> float | None:

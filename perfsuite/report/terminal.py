@@ -238,8 +238,8 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
 
 def _saved(reporter: pytest.TerminalReporter, file: SaveResult, rootpath: Path) -> None:
     reporter.line(f"{Path(relative(file.path, rootpath)).as_posix()}: {messages.save_summary(file)}")
-    worse, gone = file.updated("worse"), file.trimmed
-    better, other = file.updated("better"), file.updated("not comparable")
+    worse, better, other = (file.of("update", each) for each in ("worse", "better", "not comparable"))
+    gone = file.of("trim")
     for changes, about in (
         (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
         (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),

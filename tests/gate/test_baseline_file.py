@@ -346,13 +346,13 @@ def test_the_first_save_makes_folder_and_file(tmp_path):
     path = tmp_path / "a" / "b" / "cpu.json"
     result = save(path, METRICS)
     assert path.read_text() == TEXT
-    assert (len(result.created), result.written, result.untouched, result.path) == (3, True, 0, path)
+    assert (len(result.of("create")), result.written, result.untouched, result.path) == (3, True, 0, path)
 
 
 def test_saving_the_same_again_rewrites_nothing(path):
     before = path.stat()
     result = save(path, METRICS, trim=set(METRICS))
-    assert (len(result.kept), result.written) == (3, False)
+    assert (len(result.of("keep")), result.written) == (3, False)
     after = path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
@@ -372,14 +372,20 @@ def test_a_save_says_what_it_created_updated_trimmed_kept_and_left_alone(path):
     new = {"better": count(2), "worse": count(4), "create": count(1), "keep": COUNT}
     new["same"] = Entry(3, "compiles", "count", "measured", HERE, detail={"f": 3})
     result = save(path, {"t": new}, trim={"t"})
-    assert [change.name for change in result.created] == ["create", "keep"]
-    assert [change.name for change in result.updated()] == ["better", "same", "worse"]
+    assert [change.name for change in result.of("create")] == ["create", "keep"]
+    assert [change.name for change in result.of("update")] == ["better", "same", "worse"]
     for direction in ("better", "worse", "same"):
-        assert [change.name for change in result.updated(direction)] == [direction]
-    assert result.updated("not comparable") == []
-    assert [change.name for change in result.trimmed] == ["trim"]
+        assert [change.name for change in result.of("update", direction)] == [direction]
+    assert result.of("update", "not comparable") == []
+    assert [change.name for change in result.of("trim")] == ["trim"]
     assert (result.untouched, result.written) == (4, True)
-    assert [change.name for change in save(path, {"t": new}).kept] == ["better", "create", "keep", "same", "worse"]
+    assert [change.name for change in save(path, {"t": new}).of("keep")] == [
+        "better",
+        "create",
+        "keep",
+        "same",
+        "worse",
+    ]
     assert load(path).get("off", "a") == count(3)
 
 
