@@ -1,4 +1,4 @@
-"""The perf tests whose messages docs/a_gate_failed.md and docs/history.md show, and the change that makes them fail."""
+"""The perf tests whose messages docs/a_gate_failed.md and docs/baselines.md show, and the change that makes them fail."""
 
 SAVED = """\
 import copy
