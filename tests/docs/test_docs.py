@@ -131,7 +131,9 @@ def test_a_kernel_without_an_estimate_is_named_as_its_page_says(project):
     assert (missing := difference(shown[0], printed.stdout.str())) is None, missing
 
 
-def test_a_gate_that_failed_and_the_commands_that_read_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
+def test_a_gate_that_failed_and_the_commands_that_read_its_baselines_print_what_their_pages_say(
+    pytester, monkeypatch, capsys
+):
     # With pytest's cache: it has the programs that were saved.
     pytester.makeini("[pytest]\naddopts = --perf-seconds=8\n")
     found = blocks(read(GATE_FAILED))
