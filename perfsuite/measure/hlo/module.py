@@ -29,7 +29,7 @@ _TYPES: Final = (
 
 _PRECISIONS: Final = ("default", "high", "highest")
 
-_COSTS: Final = ("flops", "transcendentals", "bytes_accessed")
+KERNEL_COSTS: Final = ("flops", "transcendentals", "bytes_accessed")
 HOST_MEMORY: Final = 5
 """The number that compilers have for the host's memory."""
 _VMEM: Final = "1"
@@ -552,7 +552,7 @@ def _configured(config: bytes, opcode: str) -> dict[str, Any]:
     if opcode != "custom-call":
         return fields
     if costs := values.get("custom_call_config", {}).get("cost_estimate"):
-        fields["cost_estimate"] = {name: int(costs[name]) for name in _COSTS if name in costs}
+        fields["cost_estimate"] = {name: int(costs[name]) for name in KERNEL_COSTS if name in costs}
     if "used_scoped_memory_configs" in values:
         fields["vmem_bytes"] = sum(_vmem(values["used_scoped_memory_configs"]))
         fields["vmem_limit_bytes"] = sum(_vmem(values.get("scoped_memory_configs", ()))) or None

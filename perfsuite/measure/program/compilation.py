@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jaxlib
@@ -149,20 +149,21 @@ def compile_call(
             output = _output_here(lowered, cache)
         else:
             output, stacks = _output_for(device, lowered, cache, chips=chips, slices=slices)
-    runs_on = device or _present_device()
+    of_target = device and (device.device_kind, device.memory_bytes, device.rates)
+    device_kind, memory_bytes, rates = of_target or _present_device()
     return Compilation(
         origin=Origin(
             label=call.label,
             target=target,
-            device_kind=runs_on.device_kind,
+            device_kind=device_kind,
             partitions=lowered.partitions,
             slices=slices,
             compiler=output.compiler,
             cached=output.cached,
             lower_seconds=lowered.lower_seconds,
             compile_seconds=output.compile_seconds,
-            memory_bytes=runs_on.memory_bytes,
-            rates=runs_on.rates,
+            memory_bytes=memory_bytes,
+            rates=rates,
         ),
         hlo=output.hlo,
         memory=output.memory,
@@ -209,18 +210,11 @@ def _target_of(target: str | None, chips: int | None, slices: int) -> Target | N
     return device
 
 
-class _PresentDevice(NamedTuple):
-    """What `Target` has of a device that is absent."""
-
-    device_kind: str
-    memory_bytes: int | None
-    rates: Rates | None
-
-
-def _present_device() -> _PresentDevice:
+def _present_device() -> tuple[str, int | None, Rates | None]:
+    """Its kind, memory and rates, as far as they are known."""
     device = jax.local_devices()[0]  # one of another process does not know its memory
     memory = (device.memory_stats() or {}).get("bytes_limit")
-    return _PresentDevice(device.device_kind, memory, peak_rates(device.device_kind))
+    return device.device_kind, memory, peak_rates(device.device_kind)
 
 
 def _output_for(

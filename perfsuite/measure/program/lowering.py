@@ -19,7 +19,7 @@ import jax
 
 from perfsuite.measure.call import Call, leaves_with_paths
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.hlo.module import SourceFrame
+from perfsuite.measure.hlo.module import KERNEL_COSTS, SourceFrame
 from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.jax_stack import behind_bound
 from perfsuite.measure.private.lowering import Lowering, argument_names, lowering, source_line
@@ -28,8 +28,6 @@ from perfsuite.measure.words import plural
 
 _NOT_USABLE = "Some donated buffers were not usable"
 _ARGUMENT_NAME = re.compile(r'loc\("(.*)"(?:\(.*\))?\)\Z', re.DOTALL)
-KERNEL_COSTS = ("flops", "transcendentals", "bytes_accessed")
-"""The costs of a `KernelEstimate`."""
 
 # "model.py:42:8 (step)"
 _LINE = re.compile(r"(.*?):(\d+)(?::\d+)?(?: \((.*)\))?\Z")

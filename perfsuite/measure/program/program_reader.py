@@ -24,9 +24,9 @@ from perfsuite.measure.hlo.costs import (
 )
 from perfsuite.measure.hlo.liveness import Liveness, Lives
 from perfsuite.measure.hlo.loops import Place, run_counts, total_of, trip_counts
-from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, bits_of
+from perfsuite.measure.hlo.module import KERNEL_COSTS, Computation, HloModule, Instruction, Shape, bits_of
 from perfsuite.measure.program.estimate import OperationTime, TimeModel
-from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
+from perfsuite.measure.program.lowering import KernelEstimate
 from perfsuite.measure.program.program import (
     NAME,
     Arithmetic,

@@ -81,13 +81,14 @@ def main(folder: Path) -> None:
         executable = _compiled(lowering.compile_module, module, devices, options)
         seconds = time.perf_counter() - start
         stage = "report"
+        unsplit = sorted((folder / _DUMP).glob(f"*.before_{_SPLIT}.hlo.pb"))
         hlo = packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto())
         result = {
             "hlo": hlo,
             "memory": memory_statistics(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
             "compiler": _compiler(request["platform"], devices[0].client.platform_version),
-            "unsplit_hlo": _unsplit(folder),
+            "unsplit_hlo": packed(proto_of_dump(unsplit[0].read_bytes())) if unsplit else None,
             "kernels": plain(kernel_codes(folder / KERNELS, read_module(hlo))) if holds_kernels(program) else {},
         }
     except (Exception, CapabilityLost) as error:
@@ -112,11 +113,6 @@ def first_devices(devices: Sequence[Any], partitions: int, slices: int) -> list[
     """As many devices of each slice, the first ones, slice after slice."""
     each, share = len(devices) // slices, partitions // slices
     return [device for start in range(0, len(devices), each) for device in devices[start : start + share]]
-
-
-def _unsplit(folder: Path) -> str | None:
-    dumps = sorted((folder / _DUMP).glob(f"*.before_{_SPLIT}.hlo.pb"))
-    return packed(proto_of_dump(dumps[0].read_bytes())) if dumps else None
 
 
 def _die_with(parent: int) -> None:
