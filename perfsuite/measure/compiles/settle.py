@@ -1,6 +1,7 @@
 """Making a call ready: `settle` runs it until nothing compiles; `agreed_run` repeats it until two runs do the same."""
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -44,6 +45,18 @@ def borrowed(call: Call) -> Iterator[Call]:
         yield subject
     finally:
         call.take_over(subject)
+
+
+@contextlib.contextmanager
+def collector_off() -> Iterator[None]:
+    """Collect no garbage inside: a collection takes milliseconds, and its finalizers make calls."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def settle(call: Call, where: str = "", before: Callable[[Call], None] | None = None) -> list[compiles.Compiles]:

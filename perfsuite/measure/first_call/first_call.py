@@ -8,7 +8,6 @@ not have the context in their key, such as those of a user's own functions. The 
 
 import contextlib
 import dataclasses
-import gc
 import itertools
 import math
 import sys
@@ -23,7 +22,7 @@ import jax
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call, text_of_array
 from perfsuite.measure.compiles.compiles import telling_nobody
-from perfsuite.measure.compiles.settle import borrowed, refuse_deleted
+from perfsuite.measure.compiles.settle import borrowed, collector_off, refuse_deleted
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.watch import CallWatch, UserLine, is_users
 from perfsuite.measure.metric import CALLS_TO_LOWER, CALLS_TO_TRACE, EQUATIONS, Kind, Metric
@@ -272,18 +271,16 @@ def first_run(call: Call) -> Callable[[], Any]:
 def _watched(once: Callable[[], Any]) -> CallWatch:
     """Run `once` apart, and watch it."""
     watch = CallWatch()
-    before, collecting = sys.getprofile(), gc.isenabled()
-    gc.disable()  # else a finalizer that happens to run would count
-    # A warning is shown by Python code, which is not there with other options of pytest. The first run has shown it.
-    with apart(), warnings.catch_warnings():
+    before = sys.getprofile()
+    # A finalizer that happens to run would count. A warning is shown by Python code, which is not there with other
+    # options of pytest. The first run has shown it.
+    with collector_off(), apart(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             sys.setprofile(watch.profile)
             once()
         finally:
             sys.setprofile(before)
-            if collecting:
-                gc.enable()
     return watch
 
 

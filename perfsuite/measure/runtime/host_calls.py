@@ -10,7 +10,6 @@ the call that a user can change: the outermost function of a library, and the us
 
 import contextlib
 import dataclasses
-import gc
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ import jax
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.callsite import code_kind
 from perfsuite.measure.compiles.compiles import TRACING_ON_PURPOSE, steady_state, telling_nobody
-from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
+from perfsuite.measure.compiles.settle import agreed_run, borrowed, collector_off, settle
 from perfsuite.measure.metric import HOST_CALLS, Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.capabilities import CHANCE_CALLS
@@ -179,15 +178,13 @@ class _CallProfile:
 def profiled_run(call: Call, profile: Profile) -> None:
     """Run a call in this thread under `profile`, which hears nothing that happens by chance, and wait."""
     fn, args, kwargs = call.fn, call.args, call.kwargs
-    before, collecting = sys.getprofile(), gc.isenabled()
-    gc.disable()  # else a finalizer that happens to run would count
-    try:
-        sys.setprofile(without_chance(profile))
-        outputs = fn(*args, **kwargs)
-    finally:
-        sys.setprofile(before)
-        if collecting:
-            gc.enable()
+    before = sys.getprofile()
+    with collector_off():  # else a finalizer that happens to run would count
+        try:
+            sys.setprofile(without_chance(profile))
+            outputs = fn(*args, **kwargs)
+        finally:
+            sys.setprofile(before)
     call.carry_on(outputs)  # before the waiting, which may be interrupted
     jax.block_until_ready(outputs)
 

@@ -18,7 +18,7 @@ import math
 import sys
 import types
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ import numpy as np
 from perfsuite.measure.call import Call, leaves_with_paths, text_of_array
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.compiles import Compiles, open_context
-from perfsuite.measure.compiles.settle import borrowed, settle
+from perfsuite.measure.compiles.settle import borrowed, collector_off, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.execution import telling_outputs
@@ -125,7 +125,7 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
         line = callsite.location(sys._getframe(1))
         outputs.extend((weakref.ref(leaf), line) for leaf in jax.tree.leaves(output) if isinstance(leaf, jax.Array))
 
-    with borrowed(call) as subject, telling_outputs(note), _without_collector():
+    with borrowed(call) as subject, telling_outputs(note), collector_off():
         for step in range(WARM_STEPS + steps):
             with open_context(Compiles()) as watch:
                 jax.block_until_ready(subject.run())
@@ -162,17 +162,6 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
 def _in_each(amounts: Sequence[int]) -> int:
     """The mean of some steps, rounded up; 0 where one step alone is unlike the others, as one that logs."""
     return math.ceil(sum(amounts) / len(amounts)) if sum(map(bool, amounts)) > 1 else 0
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _programs(watch: Compiles) -> list[str]:

@@ -31,7 +31,7 @@ import numpy as np
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.settle import refuse_deleted, settle, unwrapped
+from perfsuite.measure.compiles.settle import collector_off, refuse_deleted, settle, unwrapped
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.timing.outputs import Running, outputs_seen, running_seen
@@ -305,18 +305,15 @@ def steady(*subjects: Subject) -> Iterator[None]:
     and debuggers, made 480 us of a loop of 3000 additions that took 75 (coverage 7.17, Python 3.11). Gives the subjects
     back, whatever happens.
     """
-    collects, tracer = gc.isenabled(), sys.gettrace()
+    tracer = sys.gettrace()
     gc.collect()
-    gc.disable()
     sys.settrace(None)
     try:
-        with compiles.steady_state():
+        with collector_off(), compiles.steady_state():
             yield
     finally:
         sys.settrace(tracer)
         (lambda: None)()  # by the first call a tracer in C, as coverage's is, comes back
-        if collects:
-            gc.enable()
         for subject in subjects:
             subject.give_back()
 
