@@ -140,10 +140,12 @@ class ProgramInstrument(Instrument):
             gone = (entry.detail or {}).keys() - (metric.detail or {}).keys() if entry is not None else set()
             # Of what is gone, only a conditional has a place: that of the select in its function.
             causes = [SELECTED] if gone & (metric.places or {}).keys() else []
-            lines = self._against_baseline(program, measured) if metric is gravest else ()
+            before = self._baseline_program(program, measured) if metric is gravest else None
             if metric is gravest:
                 causes += _lost_shardings(entries.get(measured.id_of("shards")), program)
-            self._recorder.add(metric, evidence=Evidence("\n".join(causes), program=lines), once=True)
+            self._recorder.add(
+                metric, evidence=Evidence("\n".join(causes), program=_difference_lines(before, program)), once=True
+            )
         if self._session.options.report is not None:
             self._recorder.programs.append(self._program_record(program, measured, metrics))
         key = self._program_key(program, measured)
@@ -153,7 +155,7 @@ class ProgramInstrument(Instrument):
     def _program_record(self, program: Program, measured: Measured, metrics: Sequence[Metric]) -> ProgramRecord:
         same = self._is_recorded(program, measured)
         before = None if same else self._baseline_program(program, measured)
-        lines = _difference_lines(before, program) if before else ()
+        lines = _difference_lines(before, program)
         return ProgramRecord(
             program.label,
             program.target,
@@ -171,10 +173,6 @@ class ProgramInstrument(Instrument):
             timeline_before=None if before is None else timeline_of(before),
         )
 
-    def _against_baseline(self, program: Program, measured: Measured) -> tuple[str, ...]:
-        before = self._baseline_program(program, measured)
-        return _difference_lines(before, program) if before else ()
-
     def _baseline_program(self, program: Program, measured: Measured) -> Program | None:
         """The program of the baseline; None where the cache lacks it, or the baseline was saved elsewhere since."""
         before = kept_program(facts_cache.read(self._session.cache, self._program_key(program, measured)))
@@ -191,18 +189,16 @@ class ProgramInstrument(Instrument):
         return facts_cache.key_of_baseline(test, measured.id, program.target, self._judge.device)
 
 
-def _difference_lines(before: Program, after: Program) -> tuple[str, ...]:
-    return tuple(line.strip() for line in program_differences(before, after).splitlines())
+def _difference_lines(before: Program | None, after: Program) -> tuple[str, ...]:
+    return tuple(line.strip() for line in program_differences(before, after).splitlines()) if before else ()
 
 
 def _lost_shardings(before: Entry | None, program: Program) -> list[str]:
     """The arguments and outputs of which a device had fewer elements when the baseline was saved: a line each."""
-    paths = {digest(path): path for path in (*program.argument_sizes, *program.output_sizes)}
-    lines = []
-    for name, count in ((before and before.detail) or {}).items():
-        path = paths.get(name, name)
-        now = program.shards.get(path, 1)
-        if path in paths.values() and now < count:
+    recorded, lines = (before and before.detail) or {}, []
+    for path in (*program.argument_sizes, *program.output_sizes):
+        count, now = recorded.get(path, recorded.get(digest(path), 1)), program.shards.get(path, 1)
+        if now < count:
             state = "whole on each device" if now == 1 else f"split into {now:,}"
             lines.append(
                 (path, f"was split into {count:,} shards, is {state}: jax.device_put(x, sharding), or out_shardings=")

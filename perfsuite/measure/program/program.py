@@ -462,11 +462,6 @@ class Program(Origin):
         return max(self.bounds.values(), default=None)
 
     @property
-    def fusion_kinds(self) -> Mapping[str, int]:
-        """How many fusions there are of each kind: "kLoop" and so on, for a GPU "triton" and "triton_gemm" too."""
-        return collections.Counter(fusion.what.partition(" ")[0] for fusion in self.fusions)
-
-    @property
     def library_calls(self) -> Mapping[str, int]:
         """How often a GPU's program calls each function of a library, "__cublas$lt$matmul" and so on."""
         return collections.Counter(call.what for call in self.custom_calls if is_library_call(call.what))

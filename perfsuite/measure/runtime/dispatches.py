@@ -96,8 +96,8 @@ class Dispatches:
         """All programs as one count, as `Budget(dispatches=)` has them, and the eager operations among them."""
         jitted, eager = self.metrics(name)
         parts = Counter(jitted.detail) + Counter(eager.detail)
-        places = {**(jitted.places or {}), **(eager.places or {})}
-        return [dataclasses.replace(jitted, value=self.total, detail=parts or None, places=places or None), eager]
+        places = self.places(eager=True) | self.places(eager=False)
+        return [dataclasses.replace(jitted, value=self.total, detail=parts, places=places), eager]
 
     def __str__(self) -> str:
         kinds = []
