@@ -196,14 +196,14 @@ def _difference_lines(before: Program | None, after: Program) -> tuple[str, ...]
 def _lost_shardings(before: Entry | None, program: Program) -> list[str]:
     """The arguments and outputs of which a device had fewer elements when the baseline was saved: a line each."""
     recorded, lines = (before and before.detail) or {}, []
-    for path in (*program.argument_sizes, *program.output_sizes):
-        count, now = recorded.get(path, recorded.get(digest(path), 1)), program.shards.get(path, 1)
-        if now < count:
-            state = "whole on each device" if now == 1 else f"split into {now:,}"
-            lines.append(
-                (path, f"was split into {count:,} shards, is {state}: jax.device_put(x, sharding), or out_shardings=")
-            )
-    return [f"{place} {what}" for place, what in leaf_lines(lines)]
+    remedies = (program.argument_sizes, "jax.device_put(x, sharding)"), (program.output_sizes, "out_shardings=")
+    for sizes, remedy in remedies:
+        for path in sizes:
+            count, now = recorded.get(path, recorded.get(digest(path), 1)), program.shards.get(path, 1)
+            state = "whole on each device" if now == 1 else f"in {now:,}"
+            if now < count:
+                lines.append((path, f"in {count:,} shards before, {state} now: {remedy}"))
+    return [f"{place}: {what}" for place, what in leaf_lines(lines)]
 
 
 def _refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Result:

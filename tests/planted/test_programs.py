@@ -497,7 +497,7 @@ PLANTS = [
     ),
     *planted(
         "a sharding that is lost", "sharded", 'of((256, 1024), jnp.float32, None, "model")', "of((256, 1024), jnp.float32)",
-        [r"likely cause: args\[0\]\['up'\] was split into 2 shards, is whole on each device"],
+        [r"likely cause: args\[0\]\['up'\]: in 2 shards before, whole on each device now: jax.device_put"],
         TPU, None,
     ),
     *planted(
