@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, metric_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
@@ -331,6 +331,28 @@ def of_another_day(metric: Metric) -> Interval:
     if metric.better == "lower":
         return Interval(min(interval.low, quickest), interval.high)
     return Interval(interval.low, max(interval.high, quickest))
+
+
+class Reach(NamedTuple):
+    """From which worsening on the gate of a recorded ratio or time fails: `share` is 1.6 for +160 %.
+
+    It is `noisy` where the samples spread so far that the gate sees much less than its tolerance says.
+    """
+
+    test: str
+    metric: Metric
+    limit: float
+    share: float
+    noisy: bool
+
+
+def reach_of(test: str, metric: Metric, entry: Entry, tolerance: float) -> Reach | None:
+    """The reach of the gate that `entry` is, for samples like those of `metric`; None where they have no interval."""
+    interval, (_, limit) = of_another_day(metric), _limits(entry, tolerance)
+    worst, best = (limit, interval.low) if entry.better == "lower" else (interval.high, limit)
+    if best <= 0 or worst == math.inf:
+        return None
+    return Reach(test, metric, limit, worst / best - 1, worst / best > 1.5 * (1 + tolerance))
 
 
 def _limits(entry: Entry, tolerance: float) -> tuple[float, float]:

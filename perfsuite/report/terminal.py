@@ -17,10 +17,10 @@ from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.merging import Change
 from perfsuite.gate.messages import change_in_words, relative_change
-from perfsuite.gate.verdict import Result, Verdict
+from perfsuite.gate.verdict import Reach, Result, Verdict
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.words import number, plural
+from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.tables import PAGE_WIDTH, clipped, metric_table
 from perfsuite.session.judge import Judge
 from perfsuite.session.records import TestRecord, TraceRecord
@@ -205,6 +205,7 @@ def session_summary(
     _write(reporter, lines)
     for file in saved:
         _saved(reporter, file, rootpath)
+    _reaches(reporter, session.judge.reaches(session.records, saved) if saved else [], every=verbose)
     if not_saved:
         reporter.line(not_saved, red=True, bold=True)
 
@@ -250,6 +251,23 @@ def _saved(reporter: pytest.TerminalReporter, file: SaveResult, rootpath: Path) 
             reporter.line(f"  {about}:", **_CHANGE_COLORS.get(changes[0].direction, {}))
             for each in changes:
                 reporter.line(f"    {_in_words(each)}")
+
+
+def _reaches(reporter: pytest.TerminalReporter, reaches: Sequence[Reach], *, every: bool) -> None:
+    """From what worsening on the saved ratios and times fail: the noisy ones, or `every` one; the rest in one line."""
+    shown = [each for each in reaches if every or each.noisy]
+    for each in shown:
+        advice = ": save it again on a machine without other processes" if each.noisy else ""
+        limit = f"limit {number(each.limit)} {each.metric.unit}"
+        reporter.line(
+            f"  {each.test}: {each.metric.title} is {number(each.metric.value)} {each.metric.unit}, and its gate fails "
+            f"from {percent(each.share)} on ({limit}){advice}",
+            yellow=each.noisy,
+        )
+    if others := [each.share for each in reaches if each not in shown]:
+        at_most = "" if len(others) == 1 else "at most "
+        gates = plural(len(others), "gate of a ratio or a time", "gates of ratios and times")
+        reporter.line(f"  {gates}: from {at_most}{percent(max(others))} on")
 
 
 def _in_words(saved: Change) -> str:

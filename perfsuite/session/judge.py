@@ -29,7 +29,7 @@ from perfsuite.gate.environment import (
     target_environment,
     with_packages,
 )
-from perfsuite.gate.verdict import Evidence, Result, Verdict, judge_absent
+from perfsuite.gate.verdict import Evidence, Reach, Result, Verdict, judge_absent
 from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.metric import INSTRUCTIONS, Metric
 from perfsuite.measure.words import printable
@@ -299,6 +299,18 @@ class Judge:
                 errors.append(error)
         # Of files that are not there and have nothing to hold there is nothing to say.
         return [result for result in saved if result.changes or result.untouched] or saved[:1], errors
+
+    def reaches(self, records: Iterable[TestRecord], saved: Iterable[SaveResult]) -> list[Reach]:
+        """What the gates of the saved ratios and times can see, the least first."""
+        entries = {(file.path.stem, each.test, each.id): each.new for file in saved for each in file.changes}
+        reaches = []
+        for record in records:
+            for metric in record.metrics if entries else ():
+                entry = entries.get((metric.target or self.device, self.key(record.test), metric.id))
+                if entry is not None and metric.kind == entry.kind and metric.kind in verdict.SAMPLED:
+                    tolerance = record.tolerances.get(metric.title, verdict.TOLERANCES[metric.kind])
+                    reaches.append(verdict.reach_of(record.test, metric, entry, tolerance))
+        return sorted(filter(None, reaches), key=lambda each: -each.share)
 
     def _revision(self) -> Revision | None:
         """What is checked out around the baselines; None without git, or a commit."""

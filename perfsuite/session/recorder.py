@@ -209,6 +209,7 @@ class Recorder:
             unestimated=tuple(self.unestimated),
             notes=(*fallbacks(), *self.notes, *unnoticed),
             where={title: recorded.where for title, recorded in self._recorded.items()},
+            tolerances={title: each.tolerance for title, each in self._recorded.items() if each.tolerance is not None},
             **facts,
         )
 

@@ -142,6 +142,8 @@ class TestRecord:
     """What is to be said of the metrics, in lines."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     """The line of the call that made each metric, by its title."""
+    tolerances: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By how much worse than its baseline a ratio or a time may be, by its title, where the test says it."""
 
 
 def run_again(record: TestRecord, failed: TestRecord | None) -> TestRecord:

@@ -201,7 +201,7 @@ def reporter():
     return Reporter()
 
 
-def session(*results, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
+def session(*results, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=(), reaches=()):
     record = SimpleNamespace(
         test="t", results=results, compiled=compiled, cached=0, passed=passed, unestimated=kernels, lost=""
     )
@@ -213,6 +213,7 @@ def session(*results, metrics=None, save=(), targets=None, passed=True, compiled
         cache=None,
         options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),
         environment=HERE,
+        judge=SimpleNamespace(reaches=lambda records, saved: reaches),
         path_of=lambda target: ROOT / "baselines" / f"{target or 'tpu-v5e'}.json",
         baselines_of=files.__getitem__,
     )

@@ -12,7 +12,7 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Result, Verdict
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import from_plain, plain
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable
@@ -381,6 +381,33 @@ def test_a_save_judges_nothing_that_it_records(start):
     assert {change.partition(": ")[2]: action for change, action in saved(judge, ran(*made))["cpu.json"].items()} == {
         "worse": "update", "better": "update", "new": "create", "lost": "trim",
     }  # fmt: skip
+
+
+def test_a_save_says_from_what_worsening_on_a_gate_of_samples_fails(start):
+    """The samples of 2.5 to 3.5 x, of which the quickest blocks give 2 x, fail where even these are over the limit."""
+    noisy = Metric("a ratio", 3.0, "x", "ratio", interval=Interval(2.5, 3.5), quickest=2.0)
+    rate = Metric("b rate", 3.0, "steps/s", "time", "higher", interval=Interval(2.5, 4.5))
+    alone = Metric("c ratio", 3.0, "x", "ratio")
+    record = dataclasses.replace(ran(noisy, rate, alone, flops()), tolerances={"a ratio": 0.5})
+
+    def reaches():
+        judge = start()
+        saved, _ = judge.save([record], CollectedTests())
+        return [(each.metric.name, each.limit, each.share, each.noisy) for each in judge.reaches([record], saved)]
+
+    assert reaches() == [("b rate", 1.5, 2.0, False), ("a ratio", 4.5, 1.25, False)]
+    # A gate of samples as these fails from there on.
+    assert [slowed(start(save=False), noisy, 2.25 * times) for times in (0.99, 1.01)] == [Verdict.PASS, Verdict.FAIL]
+    # What the save keeps is the baseline still.
+    record = dataclasses.replace(record, metrics=(dataclasses.replace(noisy, value=2.6, quickest=1.0),))
+    assert reaches() == [("a ratio", 4.5, 3.5, True)]
+
+
+def slowed(judge, metric, times):
+    """The verdict of a metric whose samples all take so many times as long, beside none that spread."""
+    quickest = metric.quickest * times
+    exact = dataclasses.replace(metric, value=quickest, interval=Interval(quickest, quickest), quickest=quickest)
+    return judge.judge(TEST, exact, 0.5).verdict
 
 
 def test_a_save_accepts_what_got_worse_and_no_verdict_is_a_failure(start):
