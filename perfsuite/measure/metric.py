@@ -99,8 +99,7 @@ class Metric:
     blocks, and code slows most. `at_least` says which places of the source make the value a lower bound: loops
     counted once whose iterations depend on data. `at_most` says which make it an upper bound: conditionals of which
     the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve"). A
-    `symptom` costs nothing by itself, so a message names it after what costs. `x64` is whether JAX had 64-bit types
-    when it was made, None where that is as in the whole session.
+    `symptom` costs nothing by itself, so a message names it after what costs.
 
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.
@@ -121,7 +120,6 @@ class Metric:
     at_most: tuple[str, ...] = ()
     id: str = ""
     symptom: bool = False
-    x64: bool | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self):
         if not self.id:

@@ -127,11 +127,6 @@ class Judge:
             self._environments[target] = target_environment(self.environment, device.device_kind, libtpu=libtpu)
         return self._environments[target]
 
-    def _made_in(self, metric: Metric) -> Environment:
-        """The environment of a metric: a test may switch 64-bit types on for itself."""
-        environment = self.environment_of(metric.target)
-        return environment if metric.x64 is None else dataclasses.replace(environment, x64=metric.x64)
-
     def key(self, test: str) -> str:
         """A test's name in the baseline file. Metrics of the full size stand beside those of the small one."""
         test = printable(test)
@@ -149,7 +144,7 @@ class Judge:
             return Result(test, metric, Verdict.INFO)
         entries = self.entries(test, metric.target)
         entry = entries.get(metric.id)
-        now = self._made_in(metric)
+        now = self.environment_of(metric.target)
         if entry is not None and entry.environment is not None:
             now = with_packages(now, dict(entry.environment.packages))
         result = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
@@ -342,7 +337,7 @@ class Judge:
                 provenance: baseline.Provenance = "compiled" if metric.target else "measured"
                 packages = packages_of(metric.detail or ())
                 packages += OF_INSTRUCTIONS if metric.unit == INSTRUCTIONS else ()
-                environment = with_packages(self._made_in(metric), packages)
+                environment = with_packages(self.environment_of(metric.target), packages)
                 entries[metric.id] = baseline.entry_of(metric, environment, provenance)
         return {test: entries for test, entries in new.items() if entries}
 

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import jax
-
 from perfsuite.gate import messages
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import (
@@ -118,7 +116,7 @@ class Recorder:
         if same_id or (once and metric.title in self.metrics):
             name = metric.id if same_id else metric.title
             raise ValueError(f"{self._test} records {name!r} twice; give each metric a name of its own")
-        self.metrics[metric.title] = dataclasses.replace(metric, x64=bool(jax.config.values["jax_enable_x64"]))
+        self.metrics[metric.title] = metric
         where = callsite.location(sys._getframe(1))
         evidence = dataclasses.replace(evidence, cause=switches_first(self.method, evidence.cause))
         self._recorded[metric.title] = _Recorded(allowed, evidence, where)
