@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line; `pytest_arguments` is what follows `--`."""
+    """The options of a command line; `pytest_arguments` is what follows `--` where a command takes some."""
     # argparse would count it among the packages.
-    end = words.index("--") if "--" in words else len(words)
+    end = words.index("--") if "--" in words and words[0] in ("against", "bisect") else len(words)
     options = _parser(words).parse_args(words[:end])
     options.pytest_arguments = list(words[end + 1 :])
     return options

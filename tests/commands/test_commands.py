@@ -6,7 +6,7 @@ import sys
 import pytest
 from support.git_project import ISOLATED, GitProject, count, ratio
 
-from perfsuite.commands import main
+from perfsuite.commands import main, read_arguments
 
 HEAVY = ("jax", "numpy", "scipy", "equinox", "jinja2", "filelock")
 
@@ -66,6 +66,11 @@ def test_without_arguments_diff_compares_the_files_of_the_project_with_head(else
     elsewhere.write_text(elsewhere.read_text().replace('"value": 2', '"value": 3'))
     assert main(["diff", "--fail-on-worse"]) == 1
     assert "1 fail" in capsys.readouterr().out
+
+
+def test_two_dashes_end_the_options_where_nothing_goes_to_pytest():
+    assert read_arguments(["show", "--", "-odd-.json"]).file == "-odd-.json"
+    assert read_arguments(["against", "HEAD", "--", "-k", "step"]).pytest_arguments == ["-k", "step"]
 
 
 def test_a_configuration_that_pytest_refuses_is_an_error_with_its_words(elsewhere, capsys):

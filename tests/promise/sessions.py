@@ -25,15 +25,14 @@ import dataclasses
 import json
 import math
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -49,9 +48,6 @@ ROOT = Path(__file__).parents[2]
 COUNTED = ("fail", "inconclusive", "improved", "pass")
 
 _OUTCOMES = "outcomes.jsonl"
-_PROPERTY = re.compile(r"(?P<ratio>[0-9.,]+(?:e[+-]?[0-9]+)?)(?: \[.*?\])? x, (?P<verdicts>.*)")
-"""A ratio in the file of --junitxml: `1.062 [1.055, 1.07] x, pass (budget 1.1), new`."""
-
 MACHINES = {"quiet": contextlib.nullcontext, "busy": busy_neighbours}
 """What runs beside a session, by the name of the machine."""
 
@@ -149,35 +145,32 @@ class Experiment:
         return parser.parse_args(arguments)
 
 
-def _pytest(folder: Path, machine: str, names: Sequence[str], *arguments: str) -> str:
-    """One session of the tests of these names, in a process of its own. Gives the report of --junitxml, or raises `RuntimeError` with the output."""
-    report = folder / "report.xml"
+def _pytest(folder: Path, machine: str, names: Sequence[str], *arguments: str) -> dict[str, Any]:
+    """One session of the tests of these names, in a process of its own. Gives its report, or raises `RuntimeError` with the output."""
+    report = folder / "report" / "report.json"
     report.unlink(missing_ok=True)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:jaxtyping"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--perf-report={report.parent}", *arguments]
     command += [f"test_promise.py::test[{name}]" for name in names]
     with MACHINES[machine]():
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if not report.exists():
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return report.read_text(encoding="utf-8")
+    return json.loads(report.read_text(encoding="utf-8"))
 
 
-def verdicts(report: str, session: int, machine: str) -> list[Outcome]:
-    """The outcomes in a report of --junitxml. Raises `RuntimeError` for a test that failed for another reason."""
+def verdicts(report: Mapping[str, Any], session: int, machine: str) -> list[Outcome]:
+    """The outcomes in a session's report. Raises `RuntimeError` for a test that failed for another reason."""
     outcomes = []
-    for case in ElementTree.fromstring(report).iter("testcase"):
-        ratios = [each.get("value", "") for each in case.iter("property") if " ratio to " in each.get("name", "")]
-        match = _PROPERTY.fullmatch(ratios[0]) if ratios else None
-        given = re.sub(r" \(.*?\)", "", match["verdicts"]).split(", ") if match else []
-        failed = case.find("failure") is not None or case.find("error") is not None
-        if match is None or failed is not ("fail" in given):
-            raise RuntimeError(ElementTree.tostring(case, encoding="unicode"))
+    for test in report["tests"]:
+        results = [result for result in test["results"] if " ratio to " in result["title"]]
+        given = [result["verdict"] for result in results]
+        if not given or (test["outcome"] != "passed") is not ("fail" in given):
+            raise RuntimeError(f"{test['test']} {test['outcome']}, its ratios {given}: {test['message']}")
         verdict = next((each for each in COUNTED if each in given), given[0])
-        name = case.get("name", "").partition("[")[2].removesuffix("]")
-        ratio = float(match["ratio"].replace(",", ""))
-        outcomes.append(Outcome(session, machine, name, verdict, ratio, float(case.get("time", 0))))
+        name = test["test"].partition("[")[2].removesuffix("]")
+        outcomes.append(Outcome(session, machine, name, verdict, results[0]["metric"]["value"], test["seconds"]))
     return outcomes
 
 

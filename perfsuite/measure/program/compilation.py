@@ -71,8 +71,8 @@ class Compilation:
     kernel_estimates: tuple[KernelEstimate, ...] = ()
     float64_operations: tuple[Operation, ...] = ()
     codes: Mapping[str, KernelCode] = dataclasses.field(default_factory=dict)
-    arguments: tuple[tuple[str, int], ...] = ()
-    outputs: tuple[tuple[str, int], ...] = ()
+    arguments: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def program(self) -> Program:
         """The facts. Raises `MeasurementError` where the compiler says them in a form that perfsuite does not know."""

@@ -64,7 +64,7 @@ class LoweredCall:
     """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on.
 
     `kernel_estimates` are those of all Pallas kernels in the trace, `float64_operations` its operations that make
-    float64. `arguments` and `outputs` are the paths and the elements, on all devices together, of those that the
+    float64. `arguments` and `outputs` are the paths and the shapes, on all devices together, of those that the
     program has, in its order.
     """
 
@@ -75,8 +75,8 @@ class LoweredCall:
     lowered: jax.stages.Lowered
     kernel_estimates: tuple[KernelEstimate, ...] = ()
     float64_operations: tuple[Operation, ...] = ()
-    arguments: tuple[tuple[str, int], ...] = ()
-    outputs: tuple[tuple[str, int], ...] = ()
+    arguments: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 def lower_call(
@@ -125,8 +125,8 @@ def lower_call(
         lowered,
         () if jaxpr is None else estimates_in(jaxpr),
         () if jaxpr is None else tuple(_float64_in(jaxpr)),
-        arguments=tuple((path, math.prod(info.shape)) for path, info in arguments),
-        outputs=tuple((f"result{jax.tree_util.keystr(path)}", math.prod(info.shape)) for path, info in outputs),
+        arguments=tuple((path, info.shape) for path, info in arguments),
+        outputs=tuple((f"result{jax.tree_util.keystr(path)}", info.shape) for path, info in outputs),
     )
 
 

@@ -86,14 +86,14 @@ def read_program(
     donations: Sequence[DonatedArgument],
     unsplit: HloModule | None = None,
     *,
-    arguments: Sequence[tuple[str, int]] = (),
-    outputs: Sequence[tuple[str, int]] = (),
+    arguments: Sequence[tuple[str, Sequence[int]]] = (),
+    outputs: Sequence[tuple[str, Sequence[int]]] = (),
     codes: Mapping[str, KernelCode] | None = None,
 ) -> Program:
     """The facts of a compiled program.
 
     `unsplit` is the program of several slices before the compiler splits its collectives. `memory` are XLA's memory
-    statistics (`argument_size_in_bytes` and so on). `arguments` and `outputs` are the paths, with the elements on all
+    statistics (`argument_size_in_bytes` and so on). `arguments` and `outputs` are the paths, with the shapes on all
     devices, of those that the program has, in its order. `codes` are those of kernels, by the names of their
     instructions.
     """
@@ -396,22 +396,28 @@ def _widening(placed: Placed) -> str | None:
     return f"{old} to {new}" if floats and bits_of(new) > bits_of(old) else None
 
 
-def _paired(leaves: Sequence[tuple[str, int]], shapes: Sequence[Shape]) -> list[tuple[str, int, Shape]]:
-    """Path and elements of each leaf, with what a device has of it; none where the compiler has others than JAX."""
+def _paired(
+    leaves: Sequence[tuple[str, Sequence[int]]], shapes: Sequence[Shape]
+) -> list[tuple[str, Sequence[int], Shape]]:
+    """Path and whole shape of each leaf, with what a device has of it; none where the compiler has others than JAX."""
     if len(leaves) != len(shapes):
         return []
-    return [(path, elements, shape) for (path, elements), shape in zip(leaves, shapes, strict=True)]
+    return [(path, whole, shape) for (path, whole), shape in zip(leaves, shapes, strict=True)]
 
 
-def _sizes(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
+def _sizes(leaves: Iterable[tuple[str, Sequence[int], Shape]]) -> dict[str, int]:
     sizes: collections.Counter[str] = collections.Counter()
     for path, _, shape in leaves:
         sizes[path] += shape.allocated_bytes
     return dict(sizes)
 
 
-def _shards(leaves: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
-    counts = {path: elements // max(math.prod(shape.dims), 1) for path, elements, shape in leaves}
+def _shards(leaves: Iterable[tuple[str, Sequence[int], Shape]]) -> dict[str, int]:
+    counts = {
+        path: math.prod(whole) // max(math.prod(shape.dims), 1)
+        for path, whole, shape in leaves
+        if len(whole) == len(shape.dims)  # a key of jax.random has its words in the program
+    }
     return {path: count for path, count in counts.items() if count > 1}
 
 

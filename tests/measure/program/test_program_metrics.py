@@ -73,11 +73,13 @@ def test_arguments_are_parts_by_paths_as_long_as_there_is_room_for():
 
 def test_sizes_by_path_are_those_of_the_programs_own_shapes():
     text = module("%x = bf16[4,8]{1,0} slice(%a), slice={[0:4], [0:8]}")
-    arguments = [("args[0]", 128), ("args[1]", 512), ("args[1]", 512)]
-    program = read_program(ORIGIN, parse(text), MEMORY, (), arguments=arguments, outputs=[("result", 128)])
+    arguments = [("args[0]", (8, 16)), ("args[1]", (32, 16)), ("args[1]", (32, 16))]
+    program = read_program(ORIGIN, parse(text), MEMORY, (), arguments=arguments, outputs=[("result", (4, 32))])
     assert program.argument_sizes == {"args[0]": 512, "args[1]": 1024}
     assert program.output_sizes == {"result": 64}
     assert program.shards == {"args[1]": 4, "result": 4}
+    keys = [("keys", (64,)), ("keys", (64,)), ("keys", (64,))]
+    assert not read_program(ORIGIN, parse(text), MEMORY, (), arguments=keys).shards, "a key has its words there"
 
 
 def test_lost_donations_count_even_where_they_were_passed_as_one():
