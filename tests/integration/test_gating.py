@@ -122,6 +122,17 @@ def test_a_ratio_over_its_baseline_fails_when_the_test_ends(against_its_baseline
     )
 
 
+def test_a_save_beside_other_processes_is_said(project, perf_test):
+    perf_test(*[line.format([2e-3, *[12e-3] * 5]) for line in AGAINST_ITS_BASELINE])
+    result = project.runpytest_inprocess("--perf-save", "--perf-seconds=1")
+    green(result)
+    result.stdout.fnmatch_lines(
+        [
+            "*: candidate/work ratio to ready is * x, and its gate fails from +* % on (limit * x): save it again on a machine*"
+        ]
+    )
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives a process one processor")
 def test_a_slower_candidate_fails_beside_busy_processes_too(project, perf_test):
     """Both calls are of one kind, so a load slows both alike."""
