@@ -108,6 +108,8 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             if path.exists():
                 os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # the new name may survive a power cut that takes what was not on the disk
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

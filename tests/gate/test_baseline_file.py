@@ -438,7 +438,7 @@ def test_leftovers_of_killed_processes_are_removed_and_other_files_are_not(path)
     assert all(file.read_text() == "half" for file in others)
 
 
-@pytest.mark.parametrize("function", ["replace", "chmod"])
+@pytest.mark.parametrize("function", ["fsync", "replace", "chmod"])
 def test_a_full_disk_leaves_the_file_as_it_was(path, monkeypatch, function):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -194,6 +194,7 @@ atomic.open = lambda *args: Half(open(*args))
     [
         pytest.param("baseline_file.load = hang", False, id="holding the lock"),
         pytest.param(HALF_WRITTEN, True, id="half of the temporary file written"),
+        pytest.param("os.fsync = hang", True, id="temporary file written and not synchronised"),
         pytest.param("os.replace = hang", True, id="before the rename"),
     ],
 )
