@@ -5,7 +5,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -206,11 +206,12 @@ def covers(warmed: Warm, inputs: Iterable[Any], *, limit: int | None = None) -> 
         raise TypeError(f"perf.covers(warmed, inputs): give what perf.warm returned, got {type(warmed).__name__}")
     who = f"perf.covers({label_of(warmed)}, inputs)"
     _check(who, inputs, limit)
-    if callsite.of_function(warmed.fn, (), {}).statics is None:
+    if (statics := callsite.of_function(warmed.fn, (), {}).statics) is None:
         raise MeasurementError(
             f"{who}: {label_of(warmed)} is not jitted, so its arguments are not those of its programs. Warm the jitted "
             "function that it calls, and give the inputs that this gets"
         )
+    by_value = statics.all or bool(statics.paths)
     groups = _Groups(warmed)
     entries, count, ended = iter(inputs), 0, False
     while count != limit:
@@ -224,7 +225,7 @@ def covers(warmed: Warm, inputs: Iterable[Any], *, limit: int | None = None) -> 
                 f"{who}: the loader has given {MOST_INPUTS:,} inputs and goes on. Say how many show all of its "
                 "signatures: perf.covers(warmed, loader, limit=10_000)"
             )
-        groups.add(args, kwargs, count)
+        groups.add(args, kwargs, count, _key(args, kwargs, by_value))
         count += 1
     if not count:
         raise ValueError(f"{who}: there are no inputs; a generator that was walked before is empty")
@@ -251,16 +252,20 @@ class _Groups:
         self.used: set[Signature] = set()
         self._warmed = warmed
         self._config = warmed.config_changes()
-        self._by_signature: dict[Signature, _Group] = {}
+        self._by_key: dict[Hashable, _Group] = {}
 
-    def add(self, args: tuple, kwargs: dict[str, Any], place: int) -> None:
-        """Count an input."""
-        site = callsite.of_function(self._warmed.fn, args, kwargs)
-        signature = signature_of(site.args, site.kwargs)
-        group = self._by_signature.get(signature) or self._group_of(site, signature, place)
+    def add(self, args: tuple, kwargs: dict[str, Any], place: int, key: Hashable | None) -> None:
+        """Count an input. Those with an equal key have one signature."""
+        group = None if key is None else self._by_key.get(key)
+        if group is None:
+            group = self._group_of(args, kwargs, place)
+        if key is not None:
+            self._by_key[key] = group
         group.inputs += 1
 
-    def _group_of(self, site: callsite.CallSite, signature: Signature, place: int) -> _Group:
+    def _group_of(self, args: tuple, kwargs: dict[str, Any], place: int) -> _Group:
+        site = callsite.of_function(self._warmed.fn, args, kwargs)
+        signature = signature_of(site.args, site.kwargs)
         from_each = {  # the latest first: nothing beside one of them covers it
             warm: causes.relevant(changes_between(warm, signature), site.statics)
             for warm in reversed(self._warmed.signatures)
@@ -273,10 +278,8 @@ class _Groups:
                 changes_between(group.signature, signature), site.statics
             ):
                 return group
-        group = _Group(signature, place, with_parameters(nearest, site.function))
-        self.all.append(group)
-        self._by_signature[signature] = group
-        return group
+        self.all.append(_Group(signature, place, with_parameters(nearest, site.function)))
+        return self.all[-1]
 
 
 def _uncovered(warmed: Warm, group: _Group) -> Uncovered:
@@ -304,3 +307,30 @@ def _arguments(who: str, warmed: Warm, entry: Any, place: int) -> tuple[tuple, d
     if not calls_the_same(unwrapped(entry.fn), warmed.fn):
         raise ValueError(f"{who}: input {place} is a call of another function, {entry.label}")
     return entry.args, entry.kwargs
+
+
+def _key(args: tuple, kwargs: dict[str, Any], by_value: bool) -> Hashable | None:
+    """Equal for inputs of one signature, at a much lower cost than a description; None where only that can tell."""
+    # Without `is_leaf`, JAX warns of an iterator.
+    try:
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda node: isinstance(node, Iterator))
+        hash(key := (tree, *(_leaf_key(leaf, by_value) for leaf in leaves)))
+    except Exception:  # An object that has no hash, is deleted, or raises.
+        return None
+    return key
+
+
+def _leaf_key(leaf: Any, by_value: bool) -> Any:
+    """Arrays count by what JAX knows of them, and numbers by their values where any argument is static."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.shape, leaf.dtype
+    if isinstance(leaf, jax.Array):
+        array: Any = leaf
+        return jax.typeof(leaf), array.format if array.committed else array.format.layout
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, leaf.weak_type, leaf.sharding, "spec"
+    if not by_value and isinstance(leaf, bool | int | float | complex | np.generic):
+        return type(leaf)
+    if not by_value or isinstance(leaf, Iterator):
+        raise TypeError("JAX does not compare it by value")
+    return type(leaf), leaf
