@@ -99,6 +99,7 @@ def overview(results: Sequence[Result], *, saving: bool, lost: Sequence[str] = (
         others = [result for result in results if result.incomparable not in lost]
         lines += _open(Verdict.NOT_COMPARABLE, others, lambda result: result.incomparable)
         lines += _to_record([result for result in results if result.verdict == Verdict.IMPROVED], counts[Verdict.NEW])
+        lines += _moved([result for result in results if result.recorded_as])
     return lines
 
 
@@ -162,6 +163,15 @@ def _to_record(improved: Sequence[Result], new: int) -> list[Line]:
     if new:
         lines.append(Line(f"new: {messages.without_baseline(new)}", painted(Verdict.NEW)))
     return lines
+
+
+def _moved(moved: Sequence[Result]) -> list[Line]:
+    """Calls that changed places: how many metrics, and the first of them."""
+    if not moved:
+        return []
+    metrics = f"{plural(len(moved), 'metric')} of calls that changed places"
+    remedy = "give each its name=, or run pytest --perf-save"
+    return [Line(f"moved: {metrics}: {remedy}: {moved[0].metric.title} of {moved[0].test}", {"yellow": True})]
 
 
 def _lost(lost: Sequence[str]) -> list[Line]:

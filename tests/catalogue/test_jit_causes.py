@@ -537,7 +537,7 @@ if jax.__version_info__ >= (0, 10, 2):  # jax 0.10.0 counts no trace of it
 
     @entry(
         "measured",
-        "Outside jit, checkpoint has JAX trace every function that is made anew: jax.jit the function that calls it",
+        "Outside jit, jax.checkpoint has JAX trace every function that is made anew: jax.jit the function that calls it",
     )
     def a_checkpoint_outside_jit():
         def anew():
@@ -547,6 +547,19 @@ if jax.__version_info__ >= (0, 10, 2):  # jax 0.10.0 counts no trace of it
         kept = jax.checkpoint(loss)
         kept(X)
         return Case(anew, lambda: kept(X))
+
+    @entry(
+        "measured",
+        "Outside jit, jax.checkpoint has JAX trace every function that is made anew: jax.jit the function that calls it",
+    )
+    def the_gradient_of_a_checkpoint_outside_jit():
+        def anew():
+            return jax.grad(jax.checkpoint(lambda x: x.sum()))(X)
+
+        anew()
+        gradient = jax.jit(jax.grad(jax.checkpoint(loss)))
+        gradient(X)
+        return Case(anew, lambda: gradient(X))
 
 
 @entry("measured", "Outside jit, checkify has JAX trace every function that is made anew")

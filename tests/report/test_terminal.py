@@ -249,6 +249,7 @@ KINDS = {
     ("not comparable: ", "recorded as ratio in s"): {"verdict": Verdict.NOT_COMPARABLE, "incomparable": INCOMPARABLE},
     ("improved: ", "pytest --perf-save records"): {"verdict": Verdict.IMPROVED, "baseline": 2.0},
     ("new: ", "pytest --perf-save records"): {"verdict": Verdict.NEW},
+    ("moved: ", "give each its name="): {"recorded_as": "another"},
     ("", " pass"): {},
 }  # fmt: skip
 """Notes of a green session: how the line begins, what it says to do, and the fields of the gates."""

@@ -78,7 +78,7 @@ class CallSite:
     `caller` is the user's function with the named line: its name, and its place as `code_of` gives it. `options` are
     those of `jax.jit` beside the static arguments, by name; empty where unknown. `via` is the line of an installed
     package that the user's line led to, such as "blackjax/util.py:9". `maker` is the library that made `function` and
-    passed it to JAX, such as "flax", or what traces it outside jit, such as "checkpoint"; "" where the user did.
+    passed it to JAX, such as "flax", or what traces it outside jit, such as "jax.checkpoint"; "" where the user did.
     """
 
     location: str = ""
@@ -109,10 +109,6 @@ def on_stack(frame: FrameType) -> CallSite:
     compiling = jax_stack.compiling_function(library)
     function = compiling.function if compiling else None
     site = _jitted_call(library, compiling) or dataclasses.replace(_through(library), function=function)
-    # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
-    maker = _maker(library, function) if site.function is function else ""
-    if function is None and site.through in ("checkpoint", "checkify"):
-        maker = site.through
     # Under `filter_grad` and its like, the user called that. In a backward pass nobody calls the function any more.
     bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
     eager = jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax)
@@ -127,7 +123,8 @@ def on_stack(frame: FrameType) -> CallSite:
         via="" if caller is user else _line_of(caller),
         frame=id(library[-1]) if library else 0,
         caller=(user.f_code.co_name, _place(user.f_code, user.f_code.co_firstlineno)) if user else ("", ""),
-        maker=maker,
+        # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
+        maker=(compiling and compiling.maker) or (_maker(library, function) if site.function is function else ""),
         # The jitted function inside of `filter_jit` is not known to `of_function`.
         options=options | jax_stack.lowering_platforms(library),
     )

@@ -74,7 +74,7 @@ class Cause:
     called under a transformation such as `jax.grad`. `eager` is an operation of JAX's own that ran by itself, `through`
     the library's function that it came from, and `inside` the user's function around it where that was jitted before.
     `caller` is the user's function at `location`, `via` the line of a library that it called and that compiled.
-    `maker` is what made or traces the function, where the user's jit does not: a library, or "checkpoint".
+    `maker` is what made or traces the function, where the user's jit does not: a library, or "jax.checkpoint".
     `problem` says why nothing else is known.
     """
 
@@ -379,7 +379,7 @@ def recompilation_message(cause: Cause) -> str:
     signatures = plural(cause.earlier, "known signature")
     if cause.problem:
         lines.append(f"  {cause.problem}")
-    elif cause.maker and not cause.changes:
+    elif not cause.earlier and cause.maker:
         lines.append(f"  {_OUTSIDE_JIT.format(hint=cause.maker)}")
     elif not cause.earlier:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")

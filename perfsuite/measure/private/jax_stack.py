@@ -78,6 +78,11 @@ _PMAPPED = STACK.needs(Frame("jax._src.pmap", "wrapped", ("infer_params",)))
 _INFERRING = STACK.needs(Frame("jax._src.pmap", "infer_params", ("wrapped_fun", "static_broadcasted_tuple")))
 _WRAPPED = STACK.needs(Attribute("jax._src.linear_util", "f"))
 """What `jax.pmap` returned, its closure that has the user's function, and that function."""
+_TRACING = {
+    "jax.checkpoint": STACK.needs(Frame("jax._src.ad_checkpoint", "_trace_to_jaxpr", ("fun",))),
+    "checkify": STACK.needs(Frame("jax._src.checkify", "checked_fun", ("f",))),
+}
+"""They trace a function outside jit too."""
 SHARD_MAP = STACK.needs(Functions("jax._src.shard_map"))
 _LOWERING = STACK.needs(Frame("jax._src.stages", "lower", ("lowering_platforms",)))
 _CONTEXT_NAMES = STACK.needs(Name("jax._src.config", "trace_context_names", since="0.10.2"))
@@ -121,13 +126,14 @@ where no equal one lives. A copy to several devices keeps its array, and so its 
 class CompilingFunction:
     """The function that a stack is compiling, its static arguments and the other options of `jax.jit`, by name.
 
-    `ahead_of_time` is true for `.lower`, `.trace` and `.eval_shape`.
+    `ahead_of_time` is true for `.lower`, `.trace` and `.eval_shape`. `maker` is what traces it, where no jit does.
     """
 
     function: Any
     statics: StaticArguments
     ahead_of_time: bool = False
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    maker: str = ""
 
 
 def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
@@ -142,6 +148,9 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
         if ahead is not None and (jitted := ahead.local(frame, "jit_func")) is not None:
             statics = static_arguments(jitted) or ((), ())
             return CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
+        for maker, each in _TRACING.items():
+            if each.runs(frame) and (function := each.local(frame, each.locals[0])) is not None:
+                return CompilingFunction(function, ((), ()), maker=maker)
     return None
 
 

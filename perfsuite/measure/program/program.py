@@ -509,7 +509,10 @@ _SIZES = (
 
 
 def sum_of(programs: Sequence[Program]) -> Program:
-    """The facts of programs that run one after another; the sizes in memory are those of the one that needs most."""
+    """The facts of programs that run one after another; the sizes in memory are those of the one that needs most.
+
+    Arguments of several programs have the same paths, so there are no shards.
+    """
     largest = max(programs, key=lambda program: program.peak_bytes)
     sums: dict[str, Any] = {}
     for name in Program.__annotations__.keys() - {*_SIZES}:
@@ -523,7 +526,7 @@ def sum_of(programs: Sequence[Program]) -> Program:
     compiled = {id(program): program for program in programs}.values()
     seconds = {name: sum(getattr(each, name) for each in compiled) for name in ("lower_seconds", "compile_seconds")}
     devices = {name: max(getattr(each, name) for each in programs) for name in ("partitions", "slices")}
-    return dataclasses.replace(largest, **{**sums, **seconds, **devices, "programs": tuple(programs)})
+    return dataclasses.replace(largest, **{**sums, **seconds, **devices, "shards": {}, "programs": tuple(programs)})
 
 
 def place_of(source: SourceFrame) -> str:

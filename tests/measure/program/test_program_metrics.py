@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from support.compiled_texts import MEMORY, ORIGIN, TEXTS, module, parse, read
 
-from perfsuite.measure.program.program import DonatedArgument
+from perfsuite.measure.program.program import DonatedArgument, sum_of
 from perfsuite.measure.program.program_metrics import PARTS, gated_facts, metrics_of
 from perfsuite.measure.program.program_reader import read_program
 
@@ -78,6 +78,7 @@ def test_sizes_by_path_are_those_of_the_programs_own_shapes():
     assert program.argument_sizes == {"args[0]": 512, "args[1]": 1024}
     assert program.output_sizes == {"result": 64}
     assert program.shards == {"args[1]": 4, "result": 4}
+    assert not sum_of([program, program]).shards, "arguments of several programs have the same paths"
     keys = [("keys", (64,)), ("keys", (64,)), ("keys", (64,))]
     assert not read_program(ORIGIN, parse(text), MEMORY, (), arguments=keys).shards, "a key has its words there"
 
