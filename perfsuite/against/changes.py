@@ -71,6 +71,11 @@ class TestChange:
         return self.base == "passed" != self.head
 
     @property
+    def skipped(self) -> bool:
+        """Whether it was skipped on both sides."""
+        return self.base == self.head == "skipped"
+
+    @property
     def only_at_head(self) -> bool:
         """Whether it is a test for what only the head has."""
         return self.head == "passed" and self.base not in ("passed", "skipped")
@@ -133,11 +138,11 @@ class Check:
 
 
 def outcomes_changed(base: Run, head: Run) -> list[TestChange]:
-    """Every test that failed or could not run on one of the sides, those that passed at the base first."""
+    """Every test that did not pass on both sides, those that are worse first. Nothing of it is compared."""
     changes: list[TestChange] = []
     for test in dict.fromkeys([*base.notes.tests, *head.notes.tests]):
         (was, why_base), (now, why_head) = (side.notes.tests.get(test, ("not run", "")) for side in (base, head))
-        if {was, now} - {"passed", "skipped"} or was != now:
+        if not was == now == "passed":
             both = (("head", why_head), ("base", why_base))
             why = why_head if why_base == why_head else "; ".join(f"{name}: {text}" for name, text in both if text)
             changes.append(TestChange(test, was, now, why))
@@ -391,7 +396,8 @@ def _alike(tests: Tests, base: Side, head: Side, first: Sequence[Run], say: Say)
     What happens once in a process (the first use of an operation is traced and compiled) belongs to the test that does
     it first. A test that fails on one side leaves it to the next test there, which then seems to have changed.
     """
-    while outcomes_changed(*first) and (both := frozenset(passed_in_both(*first))):
+    # One that is skipped on both sides runs the same part on both.
+    while not all(test.skipped for test in outcomes_changed(*first)) and (both := frozenset(passed_in_both(*first))):
         if both == tests.only:  # as where pytest is given the names of tests, and finds each of them again
             break
         tests.only = both

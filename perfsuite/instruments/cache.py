@@ -8,11 +8,11 @@ import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import judge_budget
-from perfsuite.instruments.base import Instrument, NotMeasured, declare
+from perfsuite.instruments.base import Instrument, declare
 from perfsuite.measure.cache import CacheHits, CacheKeys, check_lowers, compare_runs, run_with_cache, take_key
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
@@ -60,7 +60,7 @@ class CacheInstrument(Instrument):
         asked = Elsewhere(self._item, measured.id, lambda given: take_key(call), processes)
         values = self._session.mode.elsewhere(asked)
         if values is None:
-            return cast("CacheKeys", NotMeasured(CACHE_KEY.method))
+            return CacheKeys(call.label, ())
         keys = CacheKeys(call.label, tuple(_read(ProgramKey, each, CACHE_KEY.method) for each in values))
         (metric,) = measured.metrics([keys.metric(measured.name)])
         self._recorder.add(metric)
@@ -89,7 +89,7 @@ class CacheInstrument(Instrument):
             )
             values = self._session.mode.elsewhere(asked)
         if values is None:
-            return cast("CacheHits", NotMeasured(CACHE_HITS.method))
+            return CacheHits(call.label, 0, 0, ())
         first, second = (_read(list[CachedProgram], each, CACHE_HITS.method) for each in values)
         runs = compare_runs(call.label, first, second)
         misses, hits = measured.metrics(runs.metrics(measured.name))

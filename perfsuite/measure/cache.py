@@ -60,7 +60,7 @@ Line = tuple[str, Stack]
 
 @dataclasses.dataclass(frozen=True)
 class CacheKeys:
-    """What each process has for one call."""
+    """What each process has for one call. `processes` is empty where the session starts no others."""
 
     label: str
     processes: tuple[ProgramKey, ...]
@@ -72,8 +72,8 @@ class CacheKeys:
 
     @property
     def distinct(self) -> int:
-        """How many different keys there are: 1 where the processes can share a program."""
-        return len(set(self.keys))
+        """How many different keys there are: 1 where the processes can share a program, or where there are none."""
+        return len(set(self.keys)) or 1
 
     def metric(self, name: str) -> Metric:
         """How many keys the processes have, as a metric."""
@@ -215,7 +215,10 @@ class Miss:
 
 @dataclasses.dataclass(frozen=True)
 class CacheHits:
-    """What the second process found. `programs` is how many it needed, and `hits` how many of them it found."""
+    """What the second process found. `programs` is how many it needed, and `hits` how many of them it found.
+
+    There are none where the session starts no processes.
+    """
 
     label: str
     programs: int

@@ -22,7 +22,7 @@ def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolo
     """The lines. `everything` also lists the metrics that did not change."""
     lines = [*_sides(check), *(paint(f"note: {note}", "yellow") for note in check.notes)]
     if check.tests:
-        lines += ["", "tests that did not pass on both sides:"]
+        lines += ["", "not compared, because they did not pass on both sides:"]
     for test in check.tests:
         line = f"  {test.test}: {test.base} -> {test.head}"
         lines += [paint(line, "red") if test.worse else line, *([f"    {test.reason}"] if test.reason else [])]
@@ -136,6 +136,12 @@ def _summary(check: Check) -> Iterator[str]:
 
 def _conclusion(check: Check) -> str:
     """The last line; empty where nothing was compared."""
+    skipped = sum(test.skipped for test in check.tests)
+    beside = f"; not compared, because skipped on both sides: {plural(skipped, 'test')}" if skipped else ""
+    return (verdict := _verdict(check)) and f"{verdict}{beside}"
+
+
+def _verdict(check: Check) -> str:
     lost = sum(test.worse for test in check.tests)
     if check.worse:
         tests = f" and {plural(lost, 'test')} no longer {'passes' if lost == 1 else 'pass'}" if lost else ""

@@ -208,6 +208,20 @@ class TestExitStatus:
         assert fake(recorded(f=3), recorded(f=4), "--time=none")[0] == 1
         assert "worse: 1 metric" in capsys.readouterr().out
 
+    def test_a_test_that_is_skipped_on_both_sides_is_named_and_counted_in_the_last_line(self, fake, capsys):
+        def side(value):
+            run, reason = recorded(f=value), "perf.instructions measures nothing in this process"
+            run.notes.tests["test_b.py::test_total"] = "skipped", reason
+            return run
+
+        for head, status, worse in ((3, 0, "nothing is worse"), (4, 1, "worse: 1 metric")):
+            ended, tests = fake(side(3), side(head), "--time=none")
+            assert (ended, tests.ran) == (status, ["base", "head"]), "it shifts nothing: the tests run once"
+            written = capsys.readouterr().out
+            assert "not compared, because they did not pass on both sides:\n  test_b.py::test_total: skipped" in written
+            assert "perf.instructions measures nothing" in written
+            assert written.endswith(f"{worse}; not compared, because skipped on both sides: 1 test\n")
+
     def test_a_time_that_rose(self, fake):
         def times_of(name):
             return Run(notes({"f to return": random.uniform(1, 1.1) * (2 if name == "head" else 1)}), 1.0)

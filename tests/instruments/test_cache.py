@@ -55,12 +55,15 @@ def test_keys_are_equal_but_for_those_that_a_budget_allows(perf_with, keys, budg
     assert ("the part 'XLA flags' of the key differs" in str(perf._state.recorder.results)) is not passes
 
 
-def test_where_no_process_starts_a_test_goes_on_until_it_reads_what_is_not_known(perf_with):
+def test_where_no_process_starts_a_test_goes_on_until_it_reads_a_number_that_is_not_known(perf_with, monkeypatch):
     perf = perf_with(None)
     keys, hits = perf.cache_key(STEP), perf.cache_hits(STEP)
-    for read in (lambda: keys.distinct, lambda: hits.missed):
-        with pytest.raises(pytest.skip.Exception, match=r"^perf\.cache_\w+ measures nothing in this process"):
-            read()
+    assert (keys.distinct, keys.keys, hits.missed, hits.misses) == (1, (), 0, ())
+    assert perf._state.recorder.metrics == {}
+    monkeypatch.setattr("perfsuite.instruments.instructions.why_no_instructions", lambda: "")
+    counted = perf.instructions(STEP)
+    with pytest.raises(pytest.skip.Exception, match=r"^perf\.instructions measures nothing in this process"):
+        assert counted.total
 
 
 @pytest.mark.parametrize(
