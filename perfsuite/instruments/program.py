@@ -142,7 +142,7 @@ class ProgramInstrument(Instrument):
             causes = [SELECTED] if gone & (metric.places or {}).keys() else []
             wide = metric.id == measured.id_of("float64 operations") and entry is not None and not entry.value
             if wide and not self._judge.environment.x64:
-                causes.append("the test switches 64-bit types on (jax_enable_x64), which this session has off")
+                causes.append("64-bit types are on (jax_enable_x64), and this session began without them")
             before = self._baseline_program(program, measured) if metric is gravest else None
             if metric is gravest:
                 causes += _lost_shardings(entries.get(measured.id_of("shards")), program)

@@ -774,5 +774,5 @@ def test_64_bit_types_that_a_test_switches_on_for_itself_are_named(saved_project
     )
     assert "jax_enable_x64" not in gated("WIDE = False\n")
     failure = gated("WIDE = True\n")
-    assert "likely cause: the test switches 64-bit types on (jax_enable_x64)" in failure, failure
+    assert "likely cause: 64-bit types are on (jax_enable_x64)" in failure, failure
     assert re.search(r"doubled float64 operations is", failure)
