@@ -28,11 +28,12 @@ _SCHEDULE_FLAGS = {
     "xla_jf_dump_llo_pass_label_regex": "^final_",
 }
 
+UNKNOWN_FLAG = b"Unknown command line flag 'xla_jf_dump"
+"""What libtpu writes, and ends, where it does not know one of them."""
 
-def schedule_flags(folder: Path, flags: str) -> str:
-    """The flags by which libtpu writes the schedule of each kernel into a folder; none beside flags that dump, too."""
-    if any(name in flags for name in _SCHEDULE_FLAGS):
-        return ""
+
+def schedule_flags(folder: Path) -> str:
+    """The flags by which libtpu writes the schedule of each kernel into a folder."""
     return " ".join(f"--{name}={value or folder}" for name, value in _SCHEDULE_FLAGS.items())
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from perfsuite.measure.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import KERNEL_SCHEDULES, CapabilityLost
-from perfsuite.measure.private.libraries import schedule_flags
+from perfsuite.measure.private.libraries import UNKNOWN_FLAG, schedule_flags
 from perfsuite.measure.serialise import from_json, from_plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.kernel_code import KernelCode, holds_kernels
@@ -37,7 +37,7 @@ from perfsuite.measure.targets.target_worker import KERNELS, PROGRAM, REQUEST, R
 from perfsuite.measure.targets.targets import Target
 from perfsuite.measure.words import plural
 
-FORMAT = 6
+FORMAT = 7
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
 # The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
@@ -249,13 +249,15 @@ def _run(
         (folder / PROGRAM).write_bytes(stablehlo)
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
-        flags, schedules = environment.get(_LIBTPU_FLAGS, ""), ""
+        flags = environment.get(_LIBTPU_FLAGS, "")
         # libtpu takes a space for the end of a flag.
         dumps = target.platform == "tpu" and holds_kernels(stablehlo) and " " not in name
         if dumps and not KERNEL_SCHEDULES.lost():
-            schedules = schedule_flags(folder / KERNELS, flags)
-        code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: f"{flags} {schedules}"}, log)
-        if schedules and not (folder / RESULT).exists():  # whatever it dies of
+            # Of a flag that is given twice, libtpu takes the last: a dump of the user's own is not written here.
+            flags = f"{flags} {schedule_flags(folder / KERNELS)}"
+        code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: flags}, log)
+        # Not after any other death: what is kept would lack the kernels for good.
+        if UNKNOWN_FLAG in log.read_bytes():
             code = _exit_code(folder, environment, log)
         return _entry(target, folder, code, log)
 

@@ -429,25 +429,32 @@ def test_what_a_dying_worker_wrote_is_told(monkeypatch):
     assert str(crash.value).endswith(crash.value.details)
 
 
-@pytest.mark.parametrize("own", ["", "--xla_jf_dump_to=/tmp/own", "--xla_jf_dump_llo_text=true"])
-def test_a_compiler_that_dies_as_it_writes_schedules_is_asked_again_without_them(monkeypatch, tmp_path, own):
+@pytest.mark.parametrize("words", ["Unknown command line flag 'xla_jf_dump_llo_text'", ""], ids=["a flag", "no word"])
+@pytest.mark.parametrize("own", ["", "--xla_jf_dump_to=/tmp/own"])
+def test_only_a_compiler_that_refuses_the_flags_of_schedules_is_asked_again_without(monkeypatch, tmp_path, own, words):
+    """One that dies of anything else fails, and the next time it has the flags again: no entry lacks the kernels."""
     monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
     monkeypatch.setattr(KERNEL_SCHEDULES, "lost", lambda: "")
     monkeypatch.setenv("LIBTPU_INIT_ARGS", own)
     worker_is(
         monkeypatch,
         f"""
-        flags, log = os.environ["LIBTPU_INIT_ARGS"].strip(), Path({str(tmp_path / "log")!r})
-        log.open("a").write(flags + chr(10))
-        if "xla_jf_dump_to=" + str(folder) in flags:
-            os.kill(os.getpid(), 6)
+        log, flags = Path({str(tmp_path / "log")!r}), os.environ["LIBTPU_INIT_ARGS"].strip()
+        first, last = not log.exists(), flags.rpartition("xla_jf_dump_to=")[2]
+        ours = flags.startswith({own!r}) and last.startswith(str(folder))
+        log.open("a").write(("ours" if ours else flags) + chr(10))
+        if first:
+            print({words!r}, flush=True)
+            os.kill(os.getpid(), 9)
         (folder / "result.json").write_text({json.dumps(ENTRY)!r})
         """,
     )
-    assert compile_for(V5E, SMALL + b"// tpu_custom_call").hlo == ENTRY["hlo"]
-    *first, last = (tmp_path / "log").read_text().splitlines()
-    assert last == own
-    assert len(first) == (0 if own else 1), "a dump of the user's own stays where it is"
+    kernel, cache = SMALL + b"// tpu_custom_call", tmp_path / "cache"
+    crashes = contextlib.nullcontext() if words else pytest.raises(CompilerCrashed, match="ended by SIGKILL")
+    with crashes:
+        compile_for(V5E, kernel, cache=cache)
+    assert compile_for(V5E, kernel, cache=cache).cached == bool(words)
+    assert (tmp_path / "log").read_text() == f"ours\n{own if words else 'ours'}\n"
 
 
 def test_a_worker_that_cannot_start_its_compiler_says_why(monkeypatch):
