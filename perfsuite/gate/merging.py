@@ -13,7 +13,7 @@ from typing import Literal
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
 from perfsuite.gate.environment import incomparable, version_changes
 from perfsuite.gate.verdict import SAMPLED, TOLERANCES
-from perfsuite.measure.metric import INSTRUCTIONS, Interval
+from perfsuite.measure.metric import CALLS_TO_TRACE, INSTRUCTIONS, Interval
 
 Action = Literal["create", "update", "trim", "keep"]
 Direction = Literal["better", "worse", "same", "not comparable"]
@@ -117,6 +117,10 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
     return Change(test, id, "update", old, new, _direction(old, new))
 
 
+_DIFFERING = (INSTRUCTIONS, CALLS_TO_TRACE)
+"""Units of sizes that differ a little between two processes that run the same code."""
+
+
 def _stands(old: Entry, new: Entry) -> bool:
     """Whether the old entry stays, because the new one adds nothing to it but the name that the metric has now."""
     if old.kind == "ratio" and old.interval and new.samples and not new.interval:
@@ -131,7 +135,7 @@ def _stands(old: Entry, new: Entry) -> bool:
         return new.provenance == "compiled" and _same_result(old, new)
     if old.kind in ("count", "size") or old.provenance == "reported":
         # A count or a size depends on the versions, not on the processor or the device count.
-        same = _same_result(old, new) or (old.unit == INSTRUCTIONS and _within_tolerance(old, new))
+        same = _same_result(old, new) or (old.unit in _DIFFERING and _within_tolerance(old, new))
         return same and not _other_versions(old, new) and old.source == new.source
     return old.environment == new.environment and _within_noise(old, new)
 
@@ -167,6 +171,6 @@ def _direction(old: Entry, new: Entry) -> Direction:
         return "not comparable"
     if old.kind == "info" or old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
         return "same"
-    if (old.kind in SAMPLED or old.unit == INSTRUCTIONS) and _within_tolerance(old, new):
+    if (old.kind in SAMPLED or old.unit in _DIFFERING) and _within_tolerance(old, new):
         return "same"
     return "better" if (new.value < old.value) == (old.better == "lower") else "worse"

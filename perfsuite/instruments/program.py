@@ -199,7 +199,10 @@ def _difference_lines(before: Program | None, after: Program) -> tuple[str, ...]
 def _lost_shardings(before: Entry | None, program: Program) -> list[str]:
     """The arguments and outputs of which a device had fewer elements when the baseline was saved: a line each."""
     recorded, lines = (before and before.detail) or {}, []
-    remedies = (program.argument_sizes, "jax.device_put(x, sharding)"), (program.output_sizes, "out_shardings=")
+    remedies = (
+        (program.argument_sizes, "jax.device_put(x, sharding), or in_shardings="),
+        (program.output_sizes, "out_shardings="),
+    )
     for sizes, remedy in remedies:
         for path in sizes:
             count, now = recorded.get(path, recorded.get(digest(path), 1)), program.shards.get(path, 1)

@@ -59,8 +59,9 @@ def test_an_equal_compiled_metric_of_another_host_is_kept_and_one_of_another_com
     assert recorded(compiled_on(HERE), newer) == ("update", "same", newer)
 
 
-def test_instructions_that_their_gate_does_not_tell_apart_are_kept_and_never_drift():
-    def size(value, unit="instructions"):
+@pytest.mark.parametrize("unit", ["instructions", "calls to trace"])
+def test_sizes_that_their_gate_does_not_tell_apart_are_kept_and_never_drift(unit):
+    def size(value, unit=unit):
         return dataclasses.replace(count(value), unit=unit, kind="size")
 
     old, again, more = size(10_000), size(10_080), size(10_160)
