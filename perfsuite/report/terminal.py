@@ -276,8 +276,8 @@ def _reaches(reporter: pytest.TerminalReporter, reaches: Sequence[Reach], *, eve
         )
     if others := [each.share for each in reaches if each not in shown]:
         at_most = "" if len(others) == 1 else "at most "
-        gates = plural(len(others), "gate of a ratio or a time", "gates of ratios and times")
-        reporter.line(f"  {gates}: from {at_most}{percent(max(others))} on")
+        gates = plural(len(others), "gate of a ratio or a time fails", "gates of ratios and times fail")
+        reporter.line(f"  {gates} from {at_most}{percent(max(others))} on")
 
 
 def _in_words(saved: Change) -> str:

@@ -60,16 +60,19 @@ def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(monkeypatc
     assert places["compiled code:others in step.py:step"].endswith("step.py:4")
 
 
+class Callgrind:
+    """Counts nothing but its dumps."""
+
+    dumps = 0
+
+    def dump(self):
+        self.dumps += 1
+
+    def zero(self):
+        pass
+
+
 def test_windows_are_those_of_the_users_lines():
-    class Callgrind:
-        dumps = 0
-
-        def dump(self):
-            self.dumps += 1
-
-        def zero(self):
-            pass
-
     scope: dict = {}
     exec(compile("def inner(x):\n    return x\n\ndef outer(x):\n    y = inner(x)\n    return sorted([y])\n", "/x/step.py", "exec"), scope)  # fmt: skip
     callgrind = Callgrind()
@@ -83,6 +86,18 @@ def test_windows_are_those_of_the_users_lines():
         None,
     ]
     assert callgrind.dumps == len(lines)
+
+
+def test_what_runs_after_the_last_line_that_is_counted_has_no_line():
+    scope: dict = {}
+    text = "def first():\n    for number in range(200):\n        number\n\ndef then():\n    first()\n    return sorted([])\n"
+    exec(compile(text, "/x/step.py", "exec"), scope)
+    callgrind = Callgrind()
+    lines = instructions._run_by_lines(callgrind, call(scope["then"]))
+    assert None not in lines[1:-1]
+    assert lines[-2].function == "first"
+    assert lines[-1] is None, "the rest of all functions"
+    assert callgrind.dumps == len(lines) == instructions._MOST_LINES + 1
 
 
 def test_a_process_without_valgrind_does_not_count(tmp_path):
