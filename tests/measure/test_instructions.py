@@ -31,10 +31,14 @@ fn=void absl::Hash<int>::operator()(int) const
 fn=0x00000000004a2b0
 0 8
 
+ob=/usr/lib/libpython3.11.so.1.0
+fn=_PyObject_Malloc'2
+0 30
+
 ob=???
 fn=???
 0 9
-totals: 60
+totals: 90
 """
 
 

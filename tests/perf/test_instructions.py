@@ -1,8 +1,7 @@
 """Instructions of one step, native code included: the ways of the framework tax, a dispatch, and `tree_at`.
 
 CI runs this file in a step of its own. All tests share one process under Valgrind, which also compiles: hence two
-layers. With ten layers two steps took 74 s of the processor (jax 0.10.2). They have no baselines: Python's allocator
-differs between processes by more than is known of these calls.
+layers. With ten layers two steps took 74 s of the processor (jax 0.10.2).
 """
 
 import equinox as eqx
