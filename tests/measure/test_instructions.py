@@ -92,18 +92,6 @@ def test_windows_are_those_of_the_users_lines():
     assert callgrind.dumps == len(lines)
 
 
-def test_what_runs_after_the_last_line_that_is_counted_has_no_line():
-    scope: dict = {}
-    text = "def first():\n    for number in range(200):\n        number\n\ndef then():\n    first()\n    return sorted([])\n"
-    exec(compile(text, "/x/step.py", "exec"), scope)
-    callgrind = Callgrind()
-    lines = instructions._run_by_lines(callgrind, call(scope["then"]))
-    assert None not in lines[1:-1]
-    assert lines[-2].function == "first"
-    assert lines[-1] is None, "the rest of all functions"
-    assert callgrind.dumps == len(lines) == instructions._MOST_LINES + 1
-
-
 def test_a_process_without_valgrind_does_not_count(tmp_path):
     if instructions.why_no_instructions():
         pytest.skip(instructions.why_no_instructions())
