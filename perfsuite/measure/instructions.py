@@ -28,7 +28,7 @@ import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.compiles import steady_state, telling_nobody
-from perfsuite.measure.compiles.settle import borrowed, settle
+from perfsuite.measure.compiles.settle import borrowed, collector_off, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import apart, at_stages, first_run
 from perfsuite.measure.first_call.watch import UserLine, is_users
@@ -157,16 +157,13 @@ class _Callgrind:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """Count what runs inside, in all threads; the collector does not run."""
-        collecting = gc.isenabled()
         gc.collect()
-        gc.disable()
-        self._start()
-        try:
-            yield
-        finally:
-            self._stop()
-            if collecting:
-                gc.enable()
+        with collector_off():
+            self._start()
+            try:
+                yield
+            finally:
+                self._stop()
 
     def dumps(self) -> list[str]:
         """What was dumped since the last time, in order.
