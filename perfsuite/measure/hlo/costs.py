@@ -106,22 +106,30 @@ class CostModel:
         self.module = module
         self.counts = counts
         self.computation = functools.cache(self._computation)
+        self.costs = functools.cache(self._costs)
         self.named = functools.cache(self._named)
 
     def total(self) -> Cost:
         """The cost of one run of the program."""
         return self.computation(self.module.entry)
 
+    def instruction(self, within: str, op: Instruction) -> Cost:
+        """The cost of one run of an instruction of the computation `within`, and of what it calls."""
+        return self.costs(within)[op.name]
+
     def _computation(self, name: str) -> Cost:
         """The cost of one run of a computation."""
-        return sum((self.instruction(name, op) for op in self.module.computations[name].instructions), Cost())
+        return sum(self.costs(name).values(), Cost())
+
+    def _costs(self, name: str) -> Mapping[str, Cost]:
+        """The cost of one run of each instruction of a computation, by its name."""
+        return {op.name: self._instruction(name, op) for op in self.module.computations[name].instructions}
 
     def _named(self, name: str) -> Mapping[str, Instruction]:
         """The instructions of a computation by name."""
         return {op.name: op for op in self.module.computations[name].instructions}
 
-    def instruction(self, within: str, op: Instruction) -> Cost:
-        """The cost of one run of an instruction of the computation `within`, and of what it calls."""
+    def _instruction(self, within: str, op: Instruction) -> Cost:
         named = self.named(within)
         operands = [named[operand] for operand in op.operands]
         called = [self.computation(name) for name in op.calls]

@@ -60,7 +60,7 @@ Stack = tuple[SourceFrame, ...]
 """The innermost frame first."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Shape:
     """Element type and sizes of one array; a size that varies counts as its bound.
 
@@ -75,16 +75,16 @@ class Shape:
     tile: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     space: int = dataclasses.field(default=0, compare=False)
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         return math.prod(self.dims)
 
-    @property
+    @functools.cached_property
     def bytes(self) -> int:
         """Without padding and tiling; elements below a byte are packed, and a token or opaque value takes none."""
         return (bits_of(self.dtype) * self.elements + 7) // 8
 
-    @property
+    @functools.cached_property
     def allocated_bytes(self) -> int:
         """With the padding to whole tiles that a TPU's layout asks for."""
         if not self.tile or len(self.order) != len(self.dims):
