@@ -241,7 +241,7 @@ def judge_baseline(
     if tolerance is None or metric.kind not in SAMPLED:
         tolerance = TOLERANCES[metric.kind]
     limit, verdict = _against_baseline(metric, entry, tolerance)
-    if verdict == Verdict.IMPROVED and metric.at_least:
+    if verdict == Verdict.IMPROVED and (metric.guard or metric.at_least):
         verdict = Verdict.PASS  # "at least" so much: a loop that counts once by now is no improvement
     ends = metric.interval
     if verdict == Verdict.INCONCLUSIVE and ends and math.isfinite(ends.low) and math.isinf(ends.high):

@@ -99,7 +99,8 @@ class Metric:
     blocks, and code slows most. `at_least` says which places of the source make the value a lower bound: loops
     counted once whose iterations depend on data. `at_most` says which make it an upper bound: conditionals of which
     the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve"). A
-    `symptom` costs nothing by itself, so a message names it after what costs.
+    `symptom` costs nothing by itself, so a message names it after what costs. What a `guard` counts may get better
+    because there is less to guard, so that is no improvement: no donation is lost where nothing is donated.
 
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.
@@ -120,6 +121,7 @@ class Metric:
     at_most: tuple[str, ...] = ()
     id: str = ""
     symptom: bool = False
+    guard: bool = False
 
     def __post_init__(self):
         if not self.id:

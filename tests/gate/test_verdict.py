@@ -150,6 +150,16 @@ def test_a_lower_bound_is_no_improvement_and_fails_where_it_is_worse():
     assert [verdict(value) for value in (500, 1000, 1011)] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
 
 
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_less_to_guard_is_no_improvement_and_what_is_lost_fails(better):
+    def verdict(value):
+        measured = Metric("donations", value, "buffers", "count", better, guard=True)
+        return against(measured, Entry(4, "buffers", "count", "measured", HERE, better=better)).verdict
+
+    lost = [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
+    assert [verdict(value) for value in (3, 4, 5)] == (lost if better == "lower" else lost[::-1])
+
+
 @pytest.mark.parametrize(
     ("value", "verdict"), [(49.9, Verdict.FAIL), (50.0, Verdict.PASS), (200.0, Verdict.PASS), (200.1, Verdict.IMPROVED)]
 )

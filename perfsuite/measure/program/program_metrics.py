@@ -67,6 +67,9 @@ _SYMPTOMS = ("products", "copies", "temp bytes", "code bytes", "fusions", "trans
 """What costs nothing that another fact does not have: the time of the first is in FLOP, that of the second in bytes,
 the third is a part of the peak."""
 
+_GUARDS = ("conditionals", "lost donations", "reused donations")
+"""Facts that get better where there is less to lose, or more to keep, such as a larger state that is donated."""
+
 _OF_ALL_RUNS = (
     *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
     *("exposed collective bytes", "cross-slice bytes", "estimated us", "waiting us", "kernel bundles"),
@@ -201,6 +204,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places=places,
         target=program.target,
         symptom=name in _SYMPTOMS,
+        guard=name in _GUARDS,
         at_least=places_of((*program.at_least, *inner)) if of_all_runs and value else (),
         at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
