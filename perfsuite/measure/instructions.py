@@ -87,7 +87,9 @@ FEWEST = 5_000
 """Of a call that does nothing the counts of two processes differed by 60 instructions (jax 0.10.2)."""
 
 _MOST_LINES = 100
-"""Lines that the code under test begins before the counts of its lines end. The rest counts for the last one."""
+"""Lines that the code under test begins before its functions are counted as a whole: a window of its own takes time."""
+_MOST_WINDOWS = 1_000
+"""Lines and functions that it begins before the counts of both end. The rest counts for the last one."""
 
 _NAMED = 0.005
 """The least share of a part that is named; smaller ones go to their library."""
@@ -289,20 +291,24 @@ def _middle_window(callgrind: _Callgrind, call: Call) -> tuple[str, Any]:
 
 
 def _run_by_lines(callgrind: _Callgrind, call: Call) -> list[UserLine | None]:
-    """Run a call with a window for each line of the user's code, and one for the rest. Returns their lines."""
+    """Run a call with a window for each line of the user's code, and one for the rest. Returns their lines.
+
+    After so many the windows are those of functions.
+    """
     lines: list[UserLine | None] = [None]
     callers: list[UserLine | None] = []
 
     def begin(line: UserLine | None) -> None:
         callgrind.dump()
         lines.append(line)
-        if len(lines) > _MOST_LINES:
+        if len(lines) > _MOST_WINDOWS:
             sys.settrace(None)
         callgrind.zero()
 
     def in_users(frame: FrameType, event: str, argument: Any) -> Callable:
         if event == "line":
             begin(UserLine(frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno))
+            frame.f_trace_lines = len(lines) <= _MOST_LINES
         elif event == "return":
             begin(callers.pop())
         return in_users
@@ -311,6 +317,8 @@ def _run_by_lines(callgrind: _Callgrind, call: Call) -> list[UserLine | None]:
         if not is_users(frame.f_code.co_filename):
             return None
         callers.append(lines[-1])
+        if len(lines) > _MOST_LINES:
+            in_users(frame, "line", None)
         return in_users
 
     before = sys.gettrace()

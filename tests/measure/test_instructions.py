@@ -76,20 +76,41 @@ class Callgrind:
         pass
 
 
-def test_windows_are_those_of_the_users_lines():
+STEP = """\
+def inner(x):
+    return x
+
+def outer(x):
+    y = inner(x)
+    return sorted([y])
+
+def loops(x):
+    for _ in range(9):
+        x = abs(x)
+    return outer(x)
+"""
+
+
+def windows(function):
+    """The lines that have a window while a function of `STEP` runs."""
     scope: dict = {}
-    exec(compile("def inner(x):\n    return x\n\ndef outer(x):\n    y = inner(x)\n    return sorted([y])\n", "/x/step.py", "exec"), scope)  # fmt: skip
+    exec(compile(STEP, "/x/step.py", "exec"), scope)
     callgrind = Callgrind()
-    lines = instructions._run_by_lines(callgrind, call(scope["outer"], 1))
-    assert [line and (line.function, line.line) for line in lines] == [
-        None,
-        ("outer", 5),
-        ("inner", 2),
-        ("outer", 5),
-        ("outer", 6),
-        None,
-    ]
+    lines = instructions._run_by_lines(callgrind, call(scope[function], 1))
     assert callgrind.dumps == len(lines)
+    return [line and (line.function, line.line) for line in lines]
+
+
+def test_windows_are_those_of_the_users_lines():
+    assert windows("outer") == [None, ("outer", 5), ("inner", 2), ("outer", 5), ("outer", 6), None]
+
+
+@pytest.mark.parametrize(("most", "counted"), [(99, 8), (7, 7)])
+def test_after_many_lines_windows_are_those_of_functions_and_then_end(monkeypatch, most, counted):
+    monkeypatch.setattr(instructions, "_MOST_LINES", 3)
+    monkeypatch.setattr(instructions, "_MOST_WINDOWS", most)
+    ways = [("loops", 9), ("loops", 10), ("loops", 9), ("outer", 4), ("inner", 1), ("outer", 4), ("loops", 9), None]
+    assert windows("loops")[1:] == ways[:counted]
 
 
 def test_a_process_without_valgrind_does_not_count(tmp_path):
