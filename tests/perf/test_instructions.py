@@ -1,4 +1,4 @@
-"""Instructions of one step, native code included: the ways of the framework tax, a dispatch, and `tree_at`.
+"""Instructions of a step, native code included: the ways of the framework tax, train steps, a dispatch, `tree_at`.
 
 CI runs this file in a step of its own. All tests share one process under Valgrind, which also compiles: hence two
 layers. With ten layers two steps took 74 s of the processor (jax 0.10.2).
@@ -21,9 +21,10 @@ def test_instructions_of_a_step(perf, variant):
     perf.instructions(call(made.step, *made.args, carry=made.carry), name=variant)
 
 
-def test_instructions_of_a_step_with_static_settings(perf, make_steps):
+@pytest.mark.parametrize("variant", ["filter_jit", "optimizer", "cached_filter_jit", "partition", "flat", "list"])
+def test_instructions_of_a_train_step(perf, make_steps, variant):
     steps = make_steps("tiny", trivial=True, num_layers=1)
-    perf.instructions(steps.cold_call("optimizer"), name="optimizer")
+    perf.instructions(steps.cold_call(variant), name=variant)
 
 
 def test_instructions_of_a_dispatch(perf):
