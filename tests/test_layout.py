@@ -27,7 +27,7 @@ _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/imports", "measure/instructions")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "git", "session")
-_REPORT = (*_SESSION, "history", "against", "report")
+_REPORT = (*_SESSION, "sources", "against", "report")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "options": (),
@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/imports": _PRIVATE,
     "gate": _MEASURE,
     "git": ("measure",),
-    "history": (*_GATE, "git"),
+    "sources": (*_GATE, "git"),
     "processes": (),
     "session": _SESSION,
     "against": (*_GATE, "options", "processes", "git"),

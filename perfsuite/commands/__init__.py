@@ -2,7 +2,7 @@
 
 Each command is a module of its name (with `_` for `-`) with `SUMMARY` (one line for `perfsuite --help`), `EXAMPLES`,
 `add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`,
-or `HistoryError` for a file that it cannot read.
+or `SourceError` for a file that it cannot read.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from perfsuite.gate.baseline_file import BaselineError, folder_here
-from perfsuite.history import HistoryError
 from perfsuite.measure.io import write_atomically
+from perfsuite.sources import SourceError
 
 if TYPE_CHECKING:  # see `of_pytest`
     import pytest
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _module(options.command).run(options)
         sys.stdout.flush()
         return status
-    except (CommandError, HistoryError) as error:
+    except (CommandError, SourceError) as error:
         print(f"perfsuite {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -15,9 +15,9 @@ from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import baseline_files
 from perfsuite.gate.verdict import Verdict
-from perfsuite.history import Source, compare, files_at, named, on_disk, select
 from perfsuite.report.baselines import difference_lines
 from perfsuite.report.tables import style
+from perfsuite.sources import Source, compare, files_at, named, on_disk, select
 
 SUMMARY = "show what differs between two baseline files, by the gate's rules"
 

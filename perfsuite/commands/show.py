@@ -8,9 +8,9 @@ import argparse
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline_file import baseline_files
-from perfsuite.history import named, on_disk, select
 from perfsuite.report.baselines import file_lines, header_lines
 from perfsuite.report.tables import style
+from perfsuite.sources import named, on_disk, select
 
 SUMMARY = "print a baseline file for people"
 

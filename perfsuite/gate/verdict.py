@@ -289,9 +289,7 @@ def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: 
 def as_saved(result: Result) -> Result:
     """The gate of a metric that --perf-save records, whatever its baseline says."""
     judged = (Verdict.NEW, Verdict.IMPROVED, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
-    if result.source == "budget" or result.verdict not in judged:
-        return result
-    return dataclasses.replace(result, verdict=Verdict.RECORDED)
+    return dataclasses.replace(result, verdict=Verdict.RECORDED) if result.verdict in judged else result
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:

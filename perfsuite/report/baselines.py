@@ -7,10 +7,10 @@ from perfsuite.gate.baseline import Baselines, Revision, name_of
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.gate.messages import verdict_counts
 from perfsuite.gate.verdict import Result, Verdict
-from perfsuite.history import Source, version_lines
 from perfsuite.measure.metric import span
 from perfsuite.measure.words import plural
 from perfsuite.report.tables import Paint, aligned, by_test, clipped, result_lines, uncolored
+from perfsuite.sources import Source, version_lines
 
 _LISTED = (
     Verdict.FAIL, Verdict.MISSING, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.NEW, Verdict.IMPROVED

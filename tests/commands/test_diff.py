@@ -6,8 +6,8 @@ from support.git_project import TEST, GitProject, count, ratio, with_versions
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import encode
-from perfsuite.history import Source, compare
 from perfsuite.report.baselines import difference_lines
+from perfsuite.sources import Source, compare
 
 TPU = with_versions(device_kind="TPU v4", processor="", python="")
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 WITHOUT_A_PERF_TEST = re.compile(
-    r"perfsuite(\.(plugin|options|hooks|gate|session|report|history)\b.*"
+    r"perfsuite(\.(plugin|options|hooks|gate|session|report|sources)\b.*"
     r"|\.processes|\.measure(\.(errors|installed|io|metric|peers|progress|serialise|words|compiler_stderr|compiles(\.observing)?"
     r"|private(\.\w+)?))?)?"
 )

@@ -1,4 +1,4 @@
-"""`perfsuite.history`: what became of each metric of two files, by the gate's rules."""
+"""`perfsuite.sources`: what became of each metric of two files, by the gate's rules."""
 
 import pytest
 from hypothesis import given
@@ -7,8 +7,8 @@ from support.git_project import HERE, TEST, count, ratio, with_versions
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.verdict import Part, Verdict
-from perfsuite.history import compare
 from perfsuite.measure.metric import Interval
+from perfsuite.sources import compare
 
 TPU = with_versions(device_kind="TPU v4", processor="", python="")
 

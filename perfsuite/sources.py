@@ -26,7 +26,7 @@ from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import plural
 
 
-class HistoryError(Exception):
+class SourceError(Exception):
     """A file or a revision cannot be read: the message names it, and says what to do."""
 
 
@@ -39,21 +39,21 @@ class Source:
 
 
 def on_disk(path: Path) -> Source:
-    """The baselines in a file. Raises `HistoryError` when it does not exist or is damaged."""
+    """The baselines in a file. Raises `SourceError` when it does not exist or is damaged."""
     if not path.exists():
-        raise HistoryError(f"{path}: no such file{_files_near(path)}")
+        raise SourceError(f"{path}: no such file{_files_near(path)}")
     if path.is_dir():
-        raise HistoryError(f"{path} is a folder: name a file in it{_files_near(path / 'any')}")
+        raise SourceError(f"{path} is a folder: name a file in it{_files_near(path / 'any')}")
     try:
         return Source(os.fspath(path), load(path))
     except BaselineError as error:
-        raise HistoryError(str(error)) from None
+        raise SourceError(str(error)) from None
 
 
 def at_revision(repository: Repository, revision: str, path: str) -> Source:
     """The baselines of a file in a commit. `path` is relative to the root, or to this folder if it begins with a dot.
 
-    Raises `HistoryError` when there is no such revision, no such file in it, or the file is damaged.
+    Raises `SourceError` when there is no such revision, no such file in it, or the file is damaged.
     """
     name = f"{revision}:{path}"
     try:
@@ -62,17 +62,17 @@ def at_revision(repository: Repository, revision: str, path: str) -> Source:
         if content is not None:
             return Source(name, decode(content, PurePosixPath(path).stem))
     except (GitError, LocatedError) as error:
-        raise HistoryError(f"{name}: {error}") from None
+        raise SourceError(f"{name}: {error}") from None
     if commit is None:
-        raise HistoryError(f"{name}: git knows no revision {revision!r}")
+        raise SourceError(f"{name}: git knows no revision {revision!r}")
     inside = "" if path.startswith(".") or not repository.prefix else f" (from here it may be {revision}:./{path})"
-    raise HistoryError(f"{name}: there was no such file in {revision!r}{inside}")
+    raise SourceError(f"{name}: there was no such file in {revision!r}{inside}")
 
 
 def named(text: str, default: Path | None = None) -> Source:
     """The baselines that `text` names: a file, `REVISION:PATH`, or a revision alone, which means the file `default`.
 
-    A file that exists comes before a revision of the same name. Raises `HistoryError`.
+    A file that exists comes before a revision of the same name. Raises `SourceError`.
     """
     path = Path(text)
     if path.is_file():
@@ -84,16 +84,16 @@ def named(text: str, default: Path | None = None) -> Source:
         repository = _repository(text, default.parent)
         if repository.commit_id(text) is not None:
             return at_revision(repository, text, repository.prefix + default.name)
-        raise HistoryError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
+        raise SourceError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
     return on_disk(path)
 
 
 def files_at(revision: str, folder: Path) -> dict[str, Source]:
-    """The baseline files of a folder in a commit, by their names. Raises `HistoryError`."""
+    """The baseline files of a folder in a commit, by their names. Raises `SourceError`."""
     repository = _repository(revision, folder)
     commit = repository.commit_id(revision)
     if commit is None:
-        raise HistoryError(f"{revision}: neither a file nor a revision that git knows")
+        raise SourceError(f"{revision}: neither a file nor a revision that git knows")
     paths = {PurePosixPath(path).name: path for path in repository.files(commit, repository.prefix)}
     return {name: at_revision(repository, revision, path) for name, path in paths.items() if is_baselines(name)}
 
@@ -122,7 +122,7 @@ def _repository(text: str, folder: Path) -> Repository:
     try:
         return Repository(folder)
     except GitError as error:
-        raise HistoryError(f"{text}: no such file, and no revision: {error}") from None
+        raise SourceError(f"{text}: no such file, and no revision: {error}") from None
 
 
 def _files_near(path: Path) -> str:
