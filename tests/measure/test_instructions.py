@@ -1,5 +1,7 @@
 """What Callgrind writes, and what comes of it. `tests/planted/test_instructions.py` counts for real."""
 
+import contextlib
+
 import pytest
 
 from perfsuite import call
@@ -111,6 +113,27 @@ def test_after_many_lines_windows_are_those_of_functions_and_then_end(monkeypatc
     monkeypatch.setattr(instructions, "_MOST_WINDOWS", most)
     ways = [("loops", 9), ("loops", 10), ("loops", 9), ("outer", 4), ("inner", 1), ("outer", 4), ("loops", 9), None]
     assert windows("loops")[1:] == ways[:counted]
+
+
+def test_nothing_is_counted_while_the_interpreter_still_adapts_the_code(monkeypatch, tmp_path):
+    runs, runs_before = [], []
+
+    class Counting:
+        def __init__(self, folder):
+            self.zero = self.dump = lambda: None
+
+        @contextlib.contextmanager
+        def counting(self):
+            runs_before.append(len(runs))
+            yield
+
+        def dumps(self):
+            return [DUMP] * (instructions._FIRST_WINDOWS + instructions._WINDOWS)
+
+    monkeypatch.setattr(instructions, "_Callgrind", Counting)
+    with pytest.raises(MeasurementError, match="too few"):
+        instructions.count_instructions(call(lambda: runs.append(1), carry=0), tmp_path)
+    assert runs_before[0] >= 50
 
 
 def test_a_process_without_valgrind_does_not_count(tmp_path):

@@ -409,24 +409,26 @@ def test_first(perf): perf.instructions
 def test_other(perf): perf.host_calls
 def test_second(perf): perf.first_call(instructions=True)
 def test_third(perf): perf.instructions
+def test_last(perf): perf.instructions
 """
 
 
 def test_the_later_tests_of_a_file_that_count_share_a_process_and_one_that_lacks_is_asked_for_again(
     processes, pytester
 ):
-    first, _, second, third = pytester.getitems(COUNTING)
+    first, _, second, third, last = pytester.getitems(COUNTING)
     asked = lambda item: [Elsewhere(item, "instructions", lambda given: None, 1, under_valgrind=True)]
-    for item in (first, second, third):
-        item.session.items = [first, _, second, third]
-    counts = {test.nodeid: {"instructions": [place]} for place, test in enumerate((first, second))}
+    for item in (first, second, third, last):
+        item.session.items = [first, _, second, third, last]
+    counts = {test.nodeid: {"instructions": [place]} for place, test in enumerate((first, second, last))}
     requests = processes(Answer(values=counts), Answer(failure="it ended with SIGKILL"))
     mode = gating()
     assert [mode.elsewhere(*asked(item)) for item in (first, second)] == [[0], [1]]
     with pytest.raises(MeasurementError, match=r"under Valgrind handed nothing over: it ended with SIGKILL$"):
         mode.elsewhere(*asked(third))
+    assert mode.elsewhere(*asked(last)) == [2]
     assert [request.under_valgrind for request in requests] == [
-        [first.nodeid, second.nodeid, third.nodeid],
+        [first.nodeid, second.nodeid, third.nodeid, last.nodeid],
         [third.nodeid],
     ]
     assert requests[0].argument == str(first.path)
