@@ -244,15 +244,15 @@ def _run(
     target: Target, stablehlo: bytes, request: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """Let a worker compile the program, and return the entry for the cache."""
-    with tempfile.TemporaryDirectory(prefix="perfsuite-") as name:
+    # libtpu takes a space for the end of a flag.
+    place = "/tmp" if " " in tempfile.gettempdir() else None
+    with tempfile.TemporaryDirectory(prefix="perfsuite-", dir=place) as name:
         folder = Path(name)
         (folder / PROGRAM).write_bytes(stablehlo)
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
         flags = environment.get(_LIBTPU_FLAGS, "")
-        # libtpu takes a space for the end of a flag.
-        dumps = target.platform == "tpu" and holds_kernels(stablehlo) and " " not in name
-        if dumps and not KERNEL_SCHEDULES.lost():
+        if target.platform == "tpu" and holds_kernels(stablehlo) and not KERNEL_SCHEDULES.lost():
             # Of a flag that is given twice, libtpu takes the last: a dump of the user's own is not written here.
             flags = f"{flags} {schedule_flags(folder / KERNELS)}"
         code = _exit_code(folder, {**environment, _LIBTPU_FLAGS: flags}, log)

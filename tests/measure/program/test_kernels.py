@@ -1,6 +1,7 @@
 """Kernels of the user's own: with a cost estimate they count, without one the program's FLOP and bytes are unknown."""
 
 import dataclasses
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +163,15 @@ def test_two_cores_share_the_steps_of_a_parallel_grid():
         "tpu-v5p", lambda x: in_blocks(doubling, in_blocks(doubling, x, "one"), "shared", **parallel), TALL
     )
     assert {kernel.what: kernel.grid_steps for kernel in program.kernels} == {"one": 128, "shared": 64}
+
+
+@needs_libtpu
+def test_schedules_are_read_where_the_name_of_the_temporary_folder_has_a_space(monkeypatch, tmp_path):
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    (kernel,) = program_of(jitted(lambda x: doubled(x, 256), TALL), "tpu-v5e").kernels
+    assert kernel.bundles
 
 
 @pytest.fixture
