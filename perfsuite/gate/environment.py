@@ -1,6 +1,7 @@
 """Where a metric was measured: device, host and versions; and whether two metrics can be compared."""
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -8,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ class Environment:
     `python` the full version; both are "" for a metric that was compiled without the device, which does not
     depend on them. `libtpu`, the TPU's compiler, is None for every other device, installed or not. `equinox`, `flax`
     and `optax` are None where they are not installed. `device_count` counts the devices of all `process_count`
-    processes of the session. `packages` are other installed packages, with their versions, whose functions the parts
-    of the metric name.
+    processes of the session. `packages` are other installed packages, with their versions, that the parts of the
+    metrics of its test name.
 
     Raises `TypeError` when a field has the wrong type, `ValueError` when a count is not positive.
     """
@@ -306,10 +307,10 @@ def installed(package: str) -> str | None:
         return None
 
 
-def packages_of(parts: Iterable[str]) -> list[str]:
-    """The installed packages, beside those of `VERSION_FIELDS`, that have the functions which parts of a metric name.
+def packages_of(parts: Collection[str]) -> tuple[str, ...]:
+    """The installed packages, beside those of `VERSION_FIELDS`, that parts of metrics name, by their names in an index.
 
-    They name them as "flowjax.bijections:f", "bijections.py:f" or "dot in f (bijections.py)".
+    They name them as "flowjax", "flowjax.bijections:f", "bijections.py:f" or "dot in f (bijections.py)".
     """
     functions: dict[str, set[str]] = {}
     for part in parts:
@@ -317,16 +318,21 @@ def packages_of(parts: Iterable[str]) -> list[str]:
         named += [(file, function) for function, file in re.findall(r"\bin (\w+)\S* \(([\w.]+)\)", part)]
         for place, function in named:
             functions.setdefault(place, set()).add(function)
-    if not functions:
-        return []
-    packages = set()
-    for name, module in list(sys.modules.items()):
+    packages = set(parts)
+    for name, module in list(sys.modules.items()) if functions else ():
         names = getattr(module, "__dict__", {})
         folder, file = os.path.split(str(names.get("__file__")))
         here = functions.get(name, set()) | functions.get(file, set())
         if ("site-packages" in folder or "dist-packages" in folder) and here & names.keys():
             packages.add(name.partition(".")[0])
-    return sorted(packages.difference(VERSION_FIELDS))
+    indexed = {each for package in packages for each in _distributions().get(package, ())}
+    return tuple(sorted(indexed.difference(VERSION_FIELDS)))
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """The installed packages by what they are imported as: haiku is of dm-haiku."""
+    return importlib.metadata.packages_distributions()
 
 
 def with_packages(environment: Environment, packages: Iterable[str]) -> Environment:

@@ -24,7 +24,6 @@ from perfsuite.gate.environment import (
     device_slug,
     incomparable,
     installed,
-    packages_of,
     present_environment,
     target_environment,
     with_packages,
@@ -335,8 +334,7 @@ class Judge:
             # What was measured comes last, and takes the place of what was compiled under the same id.
             for metric in sorted(metrics, key=lambda metric: metric.target is None):
                 provenance: baseline.Provenance = "compiled" if metric.target else "measured"
-                packages = packages_of(metric.detail or ())
-                packages += OF_INSTRUCTIONS if metric.unit == INSTRUCTIONS else ()
+                packages = record.packages + (tuple(OF_INSTRUCTIONS) if metric.unit == INSTRUCTIONS else ())
                 environment = with_packages(self.environment_of(metric.target), packages)
                 entries[metric.id] = baseline.entry_of(metric, environment, provenance)
         return {test: entries for test, entries in new.items() if entries}

@@ -1,6 +1,7 @@
 """The metrics of one perf test, under names that are unique in it, and the gates that were applied to them."""
 
 import dataclasses
+import itertools
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 from perfsuite.gate import messages
 from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.gate.environment import packages_of
 from perfsuite.gate.verdict import (
     NO_EVIDENCE,
     Evidence,
@@ -195,6 +197,7 @@ class Recorder:
         `facts` are the fields of `TestRecord` that do not depend on what was measured.
         """
         unnoticed = self._unnoticed(used, not_entered) if passed else ()
+        details = (metric.detail or () for metric in self.metrics.values())
         return TestRecord(
             self._test,
             passed,
@@ -206,6 +209,7 @@ class Recorder:
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             notes=(*fallbacks(), *self.notes, *unnoticed),
+            packages=packages_of([*itertools.chain(*details)]) if self._judge.options.save else (),
             where={title: recorded.where for title, recorded in self._recorded.items()},
             tolerances={title: each.tolerance for title, each in self._recorded.items() if each.tolerance is not None},
             **facts,

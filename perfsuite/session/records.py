@@ -140,6 +140,8 @@ class TestRecord:
     """The kernels without a cost estimate, each with its place: FLOP and bytes of their programs are not known."""
     notes: tuple[str, ...] = ()
     """What is to be said of the metrics, in lines."""
+    packages: tuple[str, ...] = ()
+    """The installed packages that the parts of its metrics name: only of sessions that save."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     """The line of the call that made each metric, by its title."""
     tolerances: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfsuite.gate import environment
 from perfsuite.gate.environment import (
     Environment,
     device_slug,
@@ -277,19 +278,22 @@ def _root():
     return perfsuite.__path__[0].removesuffix("perfsuite")
 
 
-def test_the_packages_whose_functions_parts_name_are_those_that_are_installed(monkeypatch, tmp_path):
+def test_the_packages_that_parts_name_are_those_that_are_installed(monkeypatch):
     library, own = types.ModuleType("flowlib.bijections"), types.ModuleType("project.bijections")
     library.__file__, own.__file__ = "/venv/lib/site-packages/flowlib/bijections.py", "/home/me/project/bijections.py"
     for module, function in ((library, "spline"), (own, "mine")):
         setattr(module, function, None)
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(environment, "_distributions", lambda: {"flowlib": ["dm-flowlib"], "jax": ["jax"]})
     for part in (
+        "flowlib",
         "bijections.py:spline",
         "flowlib.bijections:spline",
         "f32 x f32 dot in spline.<locals>.f (bijections.py)",
     ):
-        assert packages_of([part]) == ["flowlib"]
-    assert packages_of(["bijections.py:mine", "other.py:spline", "jax._src.core:eval_jaxpr", "arguments", "?:f"]) == []
+        assert packages_of([part]) == ("dm-flowlib",)
+    others = ["bijections.py:mine", "other.py:spline", "jax._src.core:eval_jaxpr", "jax", "arguments", "?:f"]
+    assert packages_of(others) == ()
 
 
 def test_packages_are_kept_and_named_where_their_versions_differ():

@@ -106,6 +106,28 @@ def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(projec
     ]
 
 
+def test_a_library_that_one_metric_names_is_of_all_metrics_of_the_test(project):
+    project.makeini("[pytest]\npythonpath = site-packages\n")
+    installed = project.path / "site-packages/dm_flowlib-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "top_level.txt").write_text("flowlib\n")
+    (installed.parent / "flowlib.py").write_text("def spline(x):\n    return x\n")
+    for version, count in (("1.0", 7), ("2.0", 8)):
+        (installed / "METADATA").write_text(f"Name: dm-flowlib\nVersion: {version}\n")
+        project.makepyfile(
+            f"""
+            from flowlib import spline
+            from perfsuite import call
+
+            def test_calls(perf):
+                perf.record("counted", {count}, unit="calls", kind="count")
+                perf.host_calls(call(lambda: spline(1)))
+            """
+        )
+        result = project.runpytest_subprocess("--perf" if count == 8 else "--perf-save", "-n1")
+    result.stdout.fnmatch_lines(["dm-flowlib 1.0 -> 2.0: counted is 8 calls, *"])
+
+
 def test_a_damaged_file_is_the_error_of_the_tests_that_need_it(project):
     project.makepyfile(
         """
