@@ -6,6 +6,9 @@ It imports neither jax nor NumPy: `perfsuite diff` prints it too.
 from perfsuite.measure.private import libraries
 from perfsuite.measure.private.names import Functions
 
+TELLING = 0.1
+"""A message has advice on a function that makes this share of the host calls in question."""
+
 _ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
     (libraries.JITTING, "It jits a function on every call: create the jitted function once, outside the loop."),
     (

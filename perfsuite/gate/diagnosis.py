@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfsuite.gate.advice import advice_on
+from perfsuite.gate.advice import TELLING, advice_on
 from perfsuite.measure.first_call.first_call import FirstCall
 from perfsuite.measure.private.libraries import waits
 from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
@@ -34,9 +34,6 @@ NAMED = 3
 NOTICEABLE = 0.1
 """More host calls, programs or work on the device are named as a cause when they account for this share of the
 overhead."""
-
-TELLING = 0.1
-"""A message names a function, with advice, that makes this share of the host calls in question."""
 
 EXPLAINING = 0.5
 """What happens on the device, or while the thread sleeps, is named as the cause when it accounts for this share."""

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.gate.advice import advice_on
+from perfsuite.gate.advice import TELLING, advice_on
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Part, Result, Verdict
 from perfsuite.measure.metric import HOST_CALLS, Kind, Metric
@@ -75,7 +75,7 @@ def first(result: Result) -> str:
     if result.verdict == Verdict.MISSING:
         return ""
     places = [part.place for part in result.grown if part.place]
-    if any(map(advice_on, places)):
+    if _advice(result):
         return ""
     if result.versions:
         versions = ", ".join(result.versions)
@@ -348,7 +348,9 @@ def _advice(result: Result) -> list[str]:
     """What to do about host calls of no known cause, by what the user's code calls that makes them."""
     if result.metric.unit != HOST_CALLS or result.cause:
         return []
-    return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in result.grown))))
+    least = TELLING * sum(part.amount for part in result.grown)
+    telling = (part.place for part in result.grown if part.amount >= least)
+    return list(dict.fromkeys(filter(None, map(advice_on, telling))))
 
 
 def _grown_by(part: Part) -> str:

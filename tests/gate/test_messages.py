@@ -46,6 +46,13 @@ def test_first_is_the_upgrade_where_there_was_one():
     )
 
 
+def test_advice_is_of_what_makes_many_of_the_calls_and_not_of_a_few_beside_a_library():
+    detail = {"unheard_of:each in f (a.py)": 30, "dict:values in f (a.py)": 1}
+    places = {part: f"{part.partition(' ')[0]} at a.py:4 in f" for part in detail}
+    assert first(detail, places, dict.fromkeys(detail, 0), unit="calls") == "look at unheard_of:each at a.py:4 in f"
+    assert first({**detail, "dict:values in f (a.py)": 30}, places, dict.fromkeys(detail, 0), unit="calls") == ""
+
+
 def test_first_is_to_record_it_where_nothing_else_is_known():
     assert first() == "if you intend this change, record it: pytest --perf-save"
 
