@@ -51,7 +51,8 @@ of attributes lacks, because the address of another one puts that in its place: 
 """
 
 _OF_CHANCE = re.compile(
-    r"^fn=(?:_int_\w+|unlink_chunk\S*|malloc_consolidate|sysmalloc|_PyObject_(?:Malloc|Free))(?:'\d+)?\n"
+    r"^fn=(?:_int_\w+|unlink_chunk\S*|malloc_consolidate|sysmalloc"
+    r"|_PyObject_(?:Malloc|Free|Realloc)|allocate_from_new_pool)(?:'\d+)?\n"
     r"(?:(?!fn=|fl=|ob=).+\n)*",
     re.MULTILINE,
 )

@@ -34,7 +34,7 @@ fn=0x00000000004a2b0
 0 8
 
 ob=/usr/lib/libpython3.11.so.1.0
-fn=_PyObject_Malloc'2
+fn=_PyObject_Realloc'2
 0 30
 
 ob=???
