@@ -90,8 +90,9 @@ FEWEST = 5_000
 """Of a call that does nothing the counts of two processes differed by 60 instructions (jax 0.10.2)."""
 
 _MOST_LINES = 100
-"""Lines that the code under test begins before its functions are counted as a whole: a window of its own takes time."""
-_MOST_WINDOWS = 1_000
+"""Lines that the code under test begins before its functions are counted as a whole: 100 windows take 4 s, because each
+dump has some 100 functions and what they call."""
+_MOST_WINDOWS = 300
 """Lines and functions that it begins before the counts of both end. The rest counts for the last one."""
 
 _NAMED = 0.005
