@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import hashlib
+import importlib.machinery
 import importlib.metadata
 import json
 import os
 import platform
 import re
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -318,21 +320,39 @@ def packages_of(parts: Collection[str]) -> tuple[str, ...]:
         named += [(file, function) for function, file in re.findall(r"\bin (\w+)\S* \(([\w.]+)\)", part)]
         for place, function in named:
             functions.setdefault(place, set()).add(function)
-    packages = set(parts)
+    owners: dict[tuple[str, str], set[str]] = {}
     for name, module in list(sys.modules.items()) if functions else ():
         names = getattr(module, "__dict__", {})
         folder, file = os.path.split(str(names.get("__file__")))
-        here = functions.get(name, set()) | functions.get(file, set())
-        if ("site-packages" in folder or "dist-packages" in folder) and here & names.keys():
-            packages.add(name.partition(".")[0])
-    indexed = {each for package in packages for each in _distributions().get(package, ())}
+        package = name.partition(".")[0] if _is_of_installer(folder) else ""
+        for place in (name, file):
+            for function in functions.get(place, set()) & names.keys():
+                owners.setdefault((place, function), set()).add(package)
+    packages = set(filter(_is_installed, parts))
+    # A file and a function of these names that the user has too may be the user's.
+    packages = packages.union(*(owner for owner in owners.values() if "" not in owner))
+    indexed = {each for package in packages for each in _distributions().get(package, ()) if each}
     return tuple(sorted(indexed.difference(VERSION_FIELDS)))
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package lies where installers put it: one that is under development has a version for each commit."""
+    spec = importlib.machinery.PathFinder.find_spec(package) if package in _distributions() else None
+    return spec is not None and any(
+        map(_is_of_installer, [spec.origin or "", *(spec.submodule_search_locations or ())])
+    )
+
+
+def _is_of_installer(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path
 
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """The installed packages by what they are imported as: haiku is of dm-haiku."""
-    return importlib.metadata.packages_distributions()
+    """The installed packages by what they are imported as: haiku is of dm-haiku. None is one without its metadata."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 and later warn of that one
+        return importlib.metadata.packages_distributions()
 
 
 def with_packages(environment: Environment, packages: Iterable[str]) -> Environment:

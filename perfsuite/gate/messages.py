@@ -348,8 +348,10 @@ def _advice(result: Result) -> list[str]:
     """What to do about host calls of no known cause, by what the user's code calls that makes them."""
     if result.metric.unit != HOST_CALLS or result.cause:
         return []
-    least = TELLING * sum(part.amount for part in result.grown)
-    telling = (part.place for part in result.grown if part.amount >= least)
+    calls: dict[str, float] = {}
+    for part in result.grown:
+        calls[part.place] = calls.get(part.place, 0) + part.amount
+    telling = (place for place, amount in calls.items() if amount >= TELLING * sum(calls.values()))
     return list(dict.fromkeys(filter(None, map(advice_on, telling))))
 
 

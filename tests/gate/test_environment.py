@@ -278,22 +278,39 @@ def _root():
     return perfsuite.__path__[0].removesuffix("perfsuite")
 
 
-def test_the_packages_that_parts_name_are_those_that_are_installed(monkeypatch):
+def test_the_packages_that_parts_name_are_those_that_are_installed(monkeypatch, tmp_path):
     library, own = types.ModuleType("flowlib.bijections"), types.ModuleType("project.bijections")
     library.__file__, own.__file__ = "/venv/lib/site-packages/flowlib/bijections.py", "/home/me/project/bijections.py"
-    for module, function in ((library, "spline"), (own, "mine")):
+    for module, function in ((library, "spline"), (library, "both"), (own, "mine"), (own, "both")):
         setattr(module, function, None)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(environment, "_distributions", lambda: {"flowlib": ["dm-flowlib"], "jax": ["jax"]})
+    for folder, package in (("site-packages", "flowlib"), ("src", "project")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{package}.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    distributions = {"flowlib": ["dm-flowlib", None], "project": ["project"], "jax": ["jax"], "gone": ["gone"]}
+    monkeypatch.setattr(environment, "_distributions", lambda: distributions)
     for part in (
         "flowlib",
         "bijections.py:spline",
         "flowlib.bijections:spline",
+        "flowlib.bijections:both",
         "f32 x f32 dot in spline.<locals>.f (bijections.py)",
     ):
         assert packages_of([part]) == ("dm-flowlib",)
-    others = ["bijections.py:mine", "other.py:spline", "jax._src.core:eval_jaxpr", "jax", "arguments", "?:f"]
-    assert packages_of(others) == ()
+    others = ["bijections.py:mine", "other.py:spline", "jax._src.core:eval_jaxpr", "jax", "arguments", "?:f", "gone"]
+    of_own = ["project", "bijections.py:both", "dot in both (bijections.py)"]
+    assert packages_of([*others, *of_own]) == ()
+
+
+def test_a_package_without_its_metadata_has_no_name_and_no_version(monkeypatch, tmp_path):
+    broken = tmp_path / "site-packages/flowlib-1.0.dist-info"
+    broken.mkdir(parents=True)
+    (broken / "top_level.txt").write_text("flowlib\n")
+    (broken.parent / "flowlib.py").touch()
+    monkeypatch.syspath_prepend(broken.parent)
+    monkeypatch.setattr(environment, "_distributions", environment._distributions.__wrapped__)
+    assert packages_of(["flowlib"]) == ()
 
 
 def test_packages_are_kept_and_named_where_their_versions_differ():

@@ -103,6 +103,16 @@ def test_a_sampled_metric_within_noise_but_of_other_versions_is_updated():
     assert recorded(ratio(1.06, 1.05, 1.08), new) == ("update", "same", new)
 
 
+def test_a_sampled_metric_within_noise_is_kept_whichever_packages_its_test_names_and_updated_for_another_version():
+    none, one, newer, more = (
+        ratio(1.06, 1.05, 1.08, environment=dataclasses.replace(HERE, packages=packages))
+        for packages in ((), (("a", "1"),), (("a", "2"),), (("a", "1"), ("b", "1")))
+    )
+    for old, new in ((none, one), (one, none), (one, more)):
+        assert recorded(old, new) == ("keep", "same", old)
+    assert recorded(one, newer) == ("update", "same", newer)
+
+
 def test_a_comparison_of_too_few_pairs_leaves_the_ratio_that_gates_and_a_metric_made_info_replaces_it():
     old = ratio(1.06, 1.05, 1.08)
     few = dataclasses.replace(old, value=1.4, interval=None, samples=7)

@@ -53,6 +53,15 @@ def test_advice_is_of_what_makes_many_of_the_calls_and_not_of_a_few_beside_a_lib
     assert first({**detail, "dict:values in f (a.py)": 30}, places, dict.fromkeys(detail, 0), unit="calls") == ""
 
 
+def test_advice_is_of_all_calls_that_are_made_in_one_place():
+    tree, other = "jax.tree:leaves at a.py:4 in f", "unheard_of:each at a.py:5 in f"
+    places = {"unheard_of:each": other, "tree:flatten": tree, "tree:leaves": tree}
+    detail = {"unheard_of:each": 50, "tree:flatten": 4, "tree:leaves": 4}
+    assert first(detail, places, dict.fromkeys(detail, 0), unit="calls") == ""
+    few = {**detail, "tree:flatten": 1}
+    assert first(few, places, dict.fromkeys(detail, 0), unit="calls") == f"look at {other}"
+
+
 def test_first_is_to_record_it_where_nothing_else_is_known():
     assert first() == "if you intend this change, record it: pytest --perf-save"
 
