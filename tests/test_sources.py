@@ -60,6 +60,12 @@ def test_the_gates_rules_decide(old, new, expected):
     assert verdict(old, new) == expected
 
 
+def test_fewer_lost_donations_are_no_improvement():
+    before, after = (Baselines("cpu", {TEST: {"program lost donations": count(lost)}}) for lost in (1, 0))
+    assert [each.verdict for each in compare(before, after)] == [Verdict.PASS]
+    assert [each.verdict for each in compare(after, before)] == [Verdict.FAIL]
+
+
 def test_parts_that_grew_are_named():
     old = Baselines("cpu", {TEST: {"fusions": Entry(5, "fusions", "count", "compiled", detail={"loop": 2, "kind": 3})}})
     new = Baselines("cpu", {TEST: {"fusions": Entry(7, "fusions", "count", "compiled", detail={"loop": 4, "kind": 3})}})

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
+from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, is_guard, name_of
 from perfsuite.gate.environment import incomparable, version_changes
 from perfsuite.gate.verdict import SAMPLED, TOLERANCES
 from perfsuite.measure.metric import CALLS_TO_TRACE, INSTRUCTIONS, Interval
@@ -114,7 +114,7 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
     if _stands(old, new):
         kept = dataclasses.replace(old, label=new.label)
         return Change(test, id, "keep" if kept == old else "update", old, kept)
-    return Change(test, id, "update", old, new, _direction(old, new))
+    return Change(test, id, "update", old, new, _direction(id, old, new))
 
 
 _DIFFERING = (INSTRUCTIONS, CALLS_TO_TRACE)
@@ -170,11 +170,13 @@ def _range(entry: Entry) -> Interval:
     return Interval(min(interval.low, entry.value), max(interval.high, entry.value))
 
 
-def _direction(old: Entry, new: Entry) -> Direction:
+def _direction(id: str, old: Entry, new: Entry) -> Direction:
     if old.provenance == "reported" or incomparable(old.kind, old.unit, old.environment, new.environment):
         return "not comparable"
     if old.kind == "info" or old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
         return "same"
     if (old.kind in SAMPLED or old.unit in _DIFFERING) and _within_tolerance(old, new):
         return "same"
-    return "better" if (new.value < old.value) == (old.better == "lower") else "worse"
+    if (new.value < old.value) != (old.better == "lower"):
+        return "worse"
+    return "same" if is_guard(id) else "better"

@@ -90,10 +90,10 @@ FEWEST = 5_000
 """Of a call that does nothing the counts of two processes differed by 60 instructions (jax 0.10.2)."""
 
 _MOST_LINES = 100
-"""Lines that the code under test begins before its functions are counted as a whole: 100 windows take 4 s, because each
-dump has some 100 functions and what they call."""
+"""Lines that the code under test begins or returns to before its functions are counted as a whole: 100 windows take
+4 s, because each dump has some 100 functions and what they call."""
 _MOST_WINDOWS = 300
-"""Lines and functions that it begins before the counts of both end. The rest counts for the last one."""
+"""Lines and functions that it begins or returns to before the counts of both end. The rest counts for the last one."""
 
 _NAMED = 0.005
 """The least share of a part that is named; smaller ones go to their library."""
@@ -311,8 +311,9 @@ def _run_by_lines(callgrind: _Callgrind, call: Call) -> list[UserLine | None]:
 
     def in_users(frame: FrameType, event: str, argument: Any) -> Callable:
         if event == "line":
-            begin(UserLine(frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno))
-            frame.f_trace_lines = len(lines) <= _MOST_LINES
+            code, as_a_whole = frame.f_code, len(lines) > _MOST_LINES
+            begin(UserLine(code.co_filename, code.co_qualname, code.co_firstlineno if as_a_whole else frame.f_lineno))
+            frame.f_trace_lines = not as_a_whole
         elif event == "return":
             begin(callers.pop())
         return in_users

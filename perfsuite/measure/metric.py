@@ -33,6 +33,9 @@ BACKENDS = "backends"
 OF_PYTHON = (HOST_CALLS, INSTRUCTIONS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
 """Counts that change with Python's minor version."""
 
+GUARDS = ("conditionals", "lost donations", "reused donations")
+"""A program's metrics that get better where there is less to lose, or more to keep, as in a larger donated state."""
+
 ESTIMATED = "us, estimated"
 """Time by the models of compilers and of perfsuite. Another of perfsuite's has another unit, "us, estimated 2"."""
 

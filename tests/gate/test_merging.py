@@ -40,6 +40,13 @@ def test_a_changed_count_is_updated_and_said_to_be_better_or_worse(better, lower
     assert recorded(old, count(4, better=better)) == ("update", higher_is, count(4, better=better))
 
 
+def test_a_donation_that_is_neither_lost_nor_made_is_not_better():
+    old = Baselines("cpu", {"t": {"program lost donations": count(1)}})
+    for value, direction in ((0, "same"), (2, "worse")):
+        _, (change,) = merge(old, {"t": {"program lost donations": count(value)}})
+        assert (change.action, change.direction) == ("update", direction)
+
+
 def test_an_equal_count_of_other_versions_keeps_its_value_and_updates_its_environment():
     assert recorded(count(), count(environment=UPGRADED)) == ("update", "same", count(environment=UPGRADED))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from perfsuite.measure.metric import ESTIMATED, Kind, Metric
+from perfsuite.measure.metric import ESTIMATED, GUARDS, Kind, Metric
 from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24
@@ -66,9 +66,6 @@ transposes a program may have hundreds, and one more or less is no regression: t
 _SYMPTOMS = ("products", "copies", "temp bytes", "code bytes", "fusions", "transposes")
 """What costs nothing that another fact does not have: the time of the first is in FLOP, that of the second in bytes,
 the third is a part of the peak."""
-
-_GUARDS = ("conditionals", "lost donations", "reused donations")
-"""Facts that get better where there is less to lose, or more to keep, such as a larger state that is donated."""
 
 _OF_ALL_RUNS = (
     *("sequential steps", "launches", "flops", "transcendentals", "bytes accessed", "collective bytes"),
@@ -204,7 +201,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places=places,
         target=program.target,
         symptom=name in _SYMPTOMS,
-        guard=name in _GUARDS,
+        guard=name in GUARDS,
         at_least=places_of((*program.at_least, *inner)) if of_all_runs and value else (),
         at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
