@@ -37,10 +37,14 @@ ob=/usr/lib/libpython3.11.so.1.0
 fn=_PyObject_Realloc'2
 0 30
 
+ob=/x/jaxlib/libjax_common.so
+fn=nanobind::detail::nb_type_c2p(nanobind::detail::nb_internals*, std::type_info const*)
+0 6
+
 ob=???
 fn=???
 0 9
-totals: 90
+totals: 96
 """
 
 
