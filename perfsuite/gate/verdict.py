@@ -3,12 +3,13 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, metric_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
-from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
+from perfsuite.measure.metric import INSTRUCTIONS, OTHERS, Estimate, Interval, Kind, Metric
 
 
 class Verdict(enum.IntEnum):
@@ -372,6 +373,8 @@ def _parts(metric: Metric, entry: Entry) -> tuple[Part, ...]:
     )
     if (metric.value and not now) or (entry.value and not then):
         return ()  # not split on both sides; nothing has no parts
+    if metric.unit == INSTRUCTIONS:
+        then = _named_as(now, then)
     changes = {name: now.get(name, 0) - then.get(name, 0) for name in {**now, **then}}
     worse = [
         Part(name, amount, places.get(name, ""))
@@ -379,3 +382,16 @@ def _parts(metric: Metric, entry: Entry) -> tuple[Part, ...]:
         if (amount > 0 if metric.better == "lower" else amount < 0) and not name.startswith(DIGEST_MARK)
     ]
     return tuple(sorted(worse, key=lambda part: -abs(part.amount))[:PARTS_NAMED])
+
+
+def _named_as(now: Mapping[str, float], then: Mapping[str, float]) -> dict[str, float]:
+    """Instructions by function, of which those that are named no longer count for the others, as they do now.
+
+    The more there are in all, the more it takes to be named.
+    """
+    amounts: dict[str, float] = {}
+    for function, amount in then.items():
+        others = re.sub(r":\S+", f":{OTHERS}", function, count=1)
+        name = others if function not in now and others in now else function
+        amounts[name] = amounts.get(name, 0) + amount
+    return amounts

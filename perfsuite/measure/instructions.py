@@ -33,7 +33,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import apart, at_stages, first_run
 from perfsuite.measure.first_call.watch import UserLine, is_users
 from perfsuite.measure.installed import valgrind_version
-from perfsuite.measure.metric import INSTRUCTIONS, Metric
+from perfsuite.measure.metric import INSTRUCTIONS, OTHERS, Metric
 from perfsuite.measure.private.jax_stack import forget_calls
 
 _DUMPS = "instructions.out"
@@ -98,8 +98,6 @@ _MOST_WINDOWS = 300
 
 _NAMED = 0.005
 """The least share of a part that is named; smaller ones go to their library."""
-
-OTHERS = "others"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,7 +339,10 @@ def _run_by_lines(callgrind: _Callgrind, call: Call) -> list[UserLine | None]:
 
 
 def _parts_of(lines: list[UserLine | None], slices: list[Counter[str]]) -> tuple[dict[str, int], dict[str, str]]:
-    """Instructions by function and by the user's function that it runs for, and the line of each with the most."""
+    """Instructions by function and by the user's function that it runs for, and the line of each with the most.
+
+    The lines have those too that are half as large as what is named: a baseline may name them.
+    """
     least = _NAMED * sum(each.total() for each in slices)
     amounts: Counter[tuple[str, UserLine | None]] = Counter()
     for line, counts in zip(lines, slices, strict=True):
@@ -354,11 +355,13 @@ def _parts_of(lines: list[UserLine | None], slices: list[Counter[str]]) -> tuple
     places: dict[str, str] = {}
     for (function, line), amount in amounts.most_common():
         users = line.name if line else ""
-        named = function if by_function[function, users] >= least else f"{function.partition(':')[0]}:{OTHERS}"
-        part = f"{named} in {users}" if users else named
+        share, of_user = by_function[function, users], f" in {users}" if users else ""
+        part = (function if share >= least else f"{function.partition(':')[0]}:{OTHERS}") + of_user
         parts[part] += amount
         if line:
             places.setdefault(part, line.place)
+            if share >= least / 2:
+                places.setdefault(function + of_user, line.place)
     return _largest_first(parts), places
 
 

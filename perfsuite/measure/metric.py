@@ -20,6 +20,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 HOST_CALLS = "calls"
 INSTRUCTIONS = "instructions"
+OTHERS = "others"
+"""The functions of a library that make too few instructions to be named: "libc.so.6:others in step.py:train"."""
+
 MISSES = "misses"
 """Calls that missed `jax.jit`'s C++ fast path."""
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline import Entry, digest
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.messages import reason, why_open
 from perfsuite.gate.verdict import (
@@ -237,6 +237,15 @@ def test_a_failure_says_its_cause_and_a_pass_does_not():
 
 
 LIBRARIES = {"jax:flatten": 50, "equinox:combine": 30, "optax:update": 15, "jax:cache": 5}
+
+
+def test_instructions_that_are_no_longer_named_are_no_growth_of_the_others():
+    others, named, heavy = (f"libpython.so:{function}" for function in ("others in f", "List_New in f", "abs in g"))
+    made = {others: 116_500, heavy: 58_000}
+    measured = Metric("step", 174_500, "instructions", "size", detail=made, places={named: "x.py:1", heavy: "x.py:9"})
+    then = {others: 100_000, digest(named): 16_000, heavy: 48_000}
+    result = against(measured, Entry(164_000, "instructions", "size", "measured", HERE, detail=then))
+    assert result.grown == (Part(heavy, 10_000, "x.py:9"), Part(others, 500))
 
 
 @pytest.mark.parametrize(

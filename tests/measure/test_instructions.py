@@ -68,6 +68,8 @@ def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(monkeypatc
     assert parts["compiled code:others"] == 9
     assert sum(parts.values()) == 3 * 60
     assert places["compiled code:others in step.py:step"].endswith("step.py:4")
+    assert "libjax_common.so:absl::Hash in step.py:step" in places, "a baseline may name it"
+    assert "libjax_common.so:others in step.py:step" in places
 
 
 class Callgrind:
