@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.metric import GUARDS, KINDS, Better, Interval, Kind, Metric
+from perfsuite.measure.metric import KINDS, Better, Interval, Kind, Metric
 
 Provenance = Literal["measured", "compiled", "reported"]
 PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
@@ -189,13 +189,15 @@ def metric_of(id: str, entry: Entry, target: str | None = None) -> Metric:
         dict(entry.detail) if entry.detail else None,
         target,
         id=id,
-        guard=is_guard(id),
     )
 
 
 def is_guard(id: str) -> bool:
-    """Whether the metric of this id is one of `GUARDS`: its entry does not say so."""
-    return id.startswith("program") and id.endswith(GUARDS)
+    """Whether the metric of this id gets better where there is less to lose, or more to keep: that is no improvement.
+
+    No donation is lost where nothing is donated, and more are reused where the state is larger.
+    """
+    return id.startswith("program") and id.endswith(("conditionals", "lost donations", "reused donations"))
 
 
 def _one_of(field: str, value: Any, allowed: tuple[str, ...]) -> None:

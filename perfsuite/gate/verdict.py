@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
-from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, metric_of
+from perfsuite.gate.baseline import DIGEST_MARK, Entry, digest, is_guard, metric_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
 from perfsuite.measure.metric import INSTRUCTIONS, OTHERS, Estimate, Interval, Kind, Metric
 
@@ -242,7 +242,7 @@ def judge_baseline(
     if tolerance is None or metric.kind not in SAMPLED:
         tolerance = TOLERANCES[metric.kind]
     limit, verdict = _against_baseline(metric, entry, tolerance)
-    if verdict == Verdict.IMPROVED and (metric.guard or metric.at_least):
+    if verdict == Verdict.IMPROVED and (metric.at_least or is_guard(metric.id)):
         verdict = Verdict.PASS  # "at least" so much: a loop that counts once by now is no improvement
     ends = metric.interval
     if verdict == Verdict.INCONCLUSIVE and ends and math.isfinite(ends.low) and math.isinf(ends.high):

@@ -36,9 +36,6 @@ BACKENDS = "backends"
 OF_PYTHON = (HOST_CALLS, INSTRUCTIONS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
 """Counts that change with Python's minor version."""
 
-GUARDS = ("conditionals", "lost donations", "reused donations")
-"""A program's metrics that get better where there is less to lose, or more to keep, as in a larger donated state."""
-
 ESTIMATED = "us, estimated"
 """Time by the models of compilers and of perfsuite. Another of perfsuite's has another unit, "us, estimated 2"."""
 
@@ -105,8 +102,7 @@ class Metric:
     blocks, and code slows most. `at_least` says which places of the source make the value a lower bound: loops
     counted once whose iterations depend on data. `at_most` says which make it an upper bound: conditionals of which
     the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve"). A
-    `symptom` costs nothing by itself, so a message names it after what costs. What a `guard` counts may get better
-    because there is less to guard, so that is no improvement: no donation is lost where nothing is donated.
+    `symptom` costs nothing by itself, so a message names it after what costs.
 
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.
@@ -127,7 +123,6 @@ class Metric:
     at_most: tuple[str, ...] = ()
     id: str = ""
     symptom: bool = False
-    guard: bool = False
 
     def __post_init__(self):
         if not self.id:

@@ -153,7 +153,7 @@ def test_a_lower_bound_is_no_improvement_and_fails_where_it_is_worse():
 @pytest.mark.parametrize("better", ["lower", "higher"])
 def test_less_to_guard_is_no_improvement_and_what_is_lost_fails(better):
     def verdict(value):
-        measured = Metric("donations", value, "buffers", "count", better, guard=True)
+        measured = Metric("donations", value, "buffers", "count", better, id="program reused donations")
         return against(measured, Entry(4, "buffers", "count", "measured", HERE, better=better)).verdict
 
     lost = [Verdict.PASS, Verdict.PASS, Verdict.FAIL]

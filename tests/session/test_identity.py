@@ -176,4 +176,5 @@ def test_the_ids_of_all_instruments_begin_with_their_names(project):
         *(f"host_calls{place} {what}" for place in ("", " #2") for what in ("dispatches", "eager operations")),
         *(f"donation {what}" for what in ("undonated arrays", "undonated bytes", "copied bytes")),
     }
-    assert {"memory leaked arrays", "program flops", "trace device", "transfers callbacks"} <= ids
+    assert {"memory leaked arrays", "trace device", "transfers callbacks"} <= ids
+    assert {"program flops", "program conditionals", "program lost donations"} <= ids

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from perfsuite.measure.metric import ESTIMATED, GUARDS, Kind, Metric
+from perfsuite.measure.metric import ESTIMATED, Kind, Metric
 from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24
@@ -201,7 +201,6 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places=places,
         target=program.target,
         symptom=name in _SYMPTOMS,
-        guard=name in GUARDS,
         at_least=places_of((*program.at_least, *inner)) if of_all_runs and value else (),
         at_most=named_places(program.at_most) if of_all_runs and value else (),
     )
