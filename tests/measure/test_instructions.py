@@ -144,7 +144,7 @@ def test_nothing_is_counted_while_the_interpreter_still_adapts_the_code(monkeypa
             yield
 
         def dumps(self):
-            return [DUMP] * (instructions._FIRST_WINDOWS + instructions._WINDOWS)
+            return [DUMP] * 2 * (instructions._FIRST_WINDOWS + instructions._WINDOWS)
 
     monkeypatch.setattr(instructions, "_Callgrind", Counting)
     with pytest.raises(MeasurementError, match="too few"):
