@@ -41,29 +41,32 @@ _DUMPS = "instructions.out"
 
 VALGRIND = (
     *("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", "--dump-line=no", "--compress-strings=no"),
-    *("--toggle-collect=jax::PyTreeRegistry::Lookup*", "--toggle-collect=find_name_in_mro*"),
-    *("--toggle-collect=_PyHamt_Find*", "--collect-atstart=yes"),
+    *("--toggle-collect=find_name_in_mro*", "--toggle-collect=_PyHamt_Find*"),
+    *("--toggle-collect=xla::ifrt::PjRtClient::MakeArrayFromHostBuffer*", "--collect-atstart=yes"),
 )
 """Starts a program that can count.
 
-Left out is how JAX finds a type in its table of pytrees, which depends on the seed that the table draws: in one process
-of eight it changed the count of a step of 100 arrays by 0.6 % (jax 0.10.2). And how Python finds a name that its table
-of attributes lacks, because the address of another one puts that in its place: in one process of four it changed an
-`equinox.tree_at` by 1.5 % (Python 3.11). And how it finds a context variable, by address too: in two processes of 14
-that changed an `np.sort` of 1,000 numbers by 0.4 %.
+Left out, with all that they call, are functions whose cost depends on where something lies in memory. How Python finds
+a name that its table of attributes lacks, because another name may take its place there: in one process of four it
+changed an `equinox.tree_at` by 1.5 % (Python 3.11). How it finds a context variable: in two processes of 14 that
+changed an `np.sort` of 1,000 numbers by 0.4 %. How JAX takes an array of NumPy, which it copies unless it lies at a
+multiple of 64 bytes: that changed a jitted call of one such array by 4 % (jax 0.10.2).
 """
 
 _OF_CHANCE = re.compile(
     r"^fn=(?:_int_\w+|unlink_chunk\S*|malloc_consolidate|sysmalloc"
-    r"|_PyObject_(?:Malloc|Free|Realloc)|allocate_from_new_pool|nanobind::detail::nb_type_c2p\(.*)(?:'\d+)?\n"
+    r"|_PyObject_(?:Malloc|Free|Realloc)|allocate_from_new_pool"
+    r"|(?:nanobind::detail::nb_type_c2p|jax::PyTreeRegistry::Lookup)\(.*"
+    r"|(?:std::pair<)?absl::\w+::container_internal::raw_hash_set<.*)(?:'\d+)?\n"
     r"(?:(?!fn=|fl=|ob=).+\n)*",
     re.MULTILINE,
 )
-"""How the C library and Python find and merge memory depends on what was freed before, so it is left out.
+"""Functions that are left out, without what they call.
 
-Between the windows of one process they changed the count of a call that makes 500 strings by 3 %, and that of a step of
-ten arrays by 0.3 % (jax 0.10.2, Python 3.11). How nanobind finds the Python type of one of C++ depends on addresses:
-between two series of processes a step of 600 arrays differed by 0.3 %.
+How the C library and Python find and merge memory depends on what was freed before: between the windows of one process
+they changed the count of a call that makes 500 strings by 3 %, and that of a step of ten arrays by 0.3 % (jax 0.10.2,
+Python 3.11). How C++ finds what is in a table depends on addresses, and on the seed that the table draws: between two
+series of processes a step of 600 arrays differed by 0.3 %, and between two processes one of 100 by 0.6 %.
 """
 
 MALLOC = "glibc.malloc.tcache_count=65535:glibc.malloc.mxfast=0"
@@ -288,11 +291,12 @@ def _compiled(first: Any) -> None:
 
 def _run_windows(callgrind: _Callgrind, call: Call) -> Any:
     """Run a call in each of several windows. Returns the outputs of the last."""
+    ready = jax.block_until_ready  # a global name takes 126 instructions until the interpreter has adapted the loop
     for _ in range(_FIRST_WINDOWS + _WINDOWS):
         fn, args, kwargs = call.fn, call.args, call.kwargs
         callgrind.zero()
         outputs = fn(*args, **kwargs)
-        jax.block_until_ready(outputs)
+        ready(outputs)
         callgrind.dump()
         call.carry_on(outputs)
     return outputs

@@ -7,7 +7,6 @@ layers. With ten layers two steps took 74 s of the processor (jax 0.10.2).
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from perfsuite import call
@@ -29,7 +28,7 @@ def test_instructions_of_a_train_step(perf, make_steps, variant):
 
 
 def test_instructions_of_a_dispatch(perf):
-    arrays = jax.device_put([np.ones(4, np.float32)] * leaves_of(LAYERS))
+    arrays = [jnp.ones(4) for _ in range(leaves_of(LAYERS))]
     perf.instructions(call(jax.jit(lambda arrays: arrays), arrays), name="dispatch")
 
 
