@@ -22,8 +22,6 @@ from perfsuite.measure.metric import ESTIMATED, INSTRUCTIONS, MODULES, OF_PYTHON
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
 OPTIONAL_FIELDS = ("libtpu", "equinox", "flax", "optax")
 
-# Dumping changes no program, and its argument is a path of one machine; the number of host devices is in
-# `device_count` already, where `jax_num_cpu_devices` puts it too.
 _TPU = re.compile(r"tpu[ -]?v?([0-9]{1,3})[ -]?(lite|[a-z]?)", re.ASCII)
 
 # Letters, digits, and one space or hyphen between them: two such kinds never get the same slug by accident.
@@ -35,14 +33,14 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com",
 _GENERATION = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
 """What Linux tells of a processor: the first three on x86-64, the others on arm64."""
 
+# Dumping changes no program, and its argument is a path of one machine; the number of host devices is in
+# `device_count` already, where `jax_num_cpu_devices` puts it too.
 _FLAGS_LEFT_OUT = re.compile(r"--xla_dump_|--xla_force_host_platform_device_count(=|$)")
-
 
 OTHER_PROCESSOR = 2.0
 """How many times as large a sampled ratio of the same code may be on another processor. Of those of `tests/perf`, saved
 on an Intel Xeon and taken again on an AMD EPYC, that of `nnx.cached_partial` over a step of lists rose the most, from
 2.54 to 4.18, and to 5.02 on another occasion (2 cores each, jax 0.10.2)."""
-
 
 OF_INSTRUCTIONS: Mapping[str, Callable[[], str | None]] = {
     "python build": lambda: f"{platform.python_version()} of {platform.python_build()[1]}",
