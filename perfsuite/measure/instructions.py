@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.compiles import steady_state, telling_nobody
@@ -39,19 +40,29 @@ from perfsuite.measure.private.jax_stack import forget_calls
 
 _DUMPS = "instructions.out"
 
+_LEFT_OUT = (
+    "find_name_in_mro*",
+    "_PyHamt_Find*",
+    "xla::ifrt::PjRtClient::MakeArrayFromHostBuffer*>)",
+    "Eigen::ThreadPoolTempl<*>::MaybeGetTask*",
+    "Eigen::ThreadPoolTempl<*>::WaitForWork*",
+)
+"""Functions that are left out with all that they call, because what they cost depends on addresses, or on time.
+
+How Python finds a name that its table of attributes lacks, because another name may take its place there: in one
+process of four it changed an `equinox.tree_at` by 1.5 % (Python 3.11). How it finds a context variable: in two
+processes of 14 that changed an `np.sort` of 1,000 numbers by 0.4 %. How JAX takes an array of NumPy, which it copies
+unless it lies at a multiple of 64 bytes: that changed a jitted call of one small array by 4 %. How the threads of XLA
+look for work and wait, which they do for as long as there is none: a call over eight devices took 1.3 to 5.9 million
+in the windows of one process (jax 0.10.2).
+"""
+
 VALGRIND = (
     *("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", "--dump-line=no", "--compress-strings=no"),
-    *("--toggle-collect=find_name_in_mro*", "--toggle-collect=_PyHamt_Find*"),
-    *("--toggle-collect=xla::ifrt::PjRtClient::MakeArrayFromHostBuffer*", "--collect-atstart=yes"),
+    *(f"--toggle-collect={function}" for function in _LEFT_OUT),
+    "--collect-atstart=yes",  # the last: each of those before turns it off
 )
-"""Starts a program that can count.
-
-Left out, with all that they call, are functions whose cost depends on where something lies in memory. How Python finds
-a name that its table of attributes lacks, because another name may take its place there: in one process of four it
-changed an `equinox.tree_at` by 1.5 % (Python 3.11). How it finds a context variable: in two processes of 14 that
-changed an `np.sort` of 1,000 numbers by 0.4 %. How JAX takes an array of NumPy, which it copies unless it lies at a
-multiple of 64 bytes: that changed a jitted call of one such array by 4 % (jax 0.10.2).
-"""
+"""Starts a program that can count."""
 
 _OF_CHANCE = re.compile(
     r"^fn=(?:_int_\w+|unlink_chunk\S*|malloc_consolidate|sysmalloc"
@@ -69,7 +80,7 @@ Python 3.11). How C++ finds what is in a table depends on addresses, and on the 
 series of processes a step of 600 arrays differed by 0.3 %, and between two processes one of 100 by 0.6 %.
 """
 
-MALLOC = "glibc.malloc.tcache_count=65535:glibc.malloc.mxfast=0"
+MALLOC = "glibc.malloc.tcache_count=65535:glibc.malloc.mxfast=0:glibc.malloc.mmap_threshold=65536"
 """GLIBC_TUNABLES with which the C library takes and frees memory in the same way, whatever was freed before.
 
 Without them half of the windows of a step of 300 arrays were 2 % above the others, because the C library tidied up;
@@ -235,6 +246,7 @@ def count_instructions(call: Call, folder: Path) -> Instructions:
     __tracebackhide__ = True
     callgrind = _Callgrind(folder)
     with borrowed(call) as subject:
+        subject.args, subject.kwargs = _moved(subject.args), _moved(subject.kwargs)
         settle(subject)
         forget_calls()
         for _ in range(_RUNS):
@@ -254,6 +266,21 @@ def count_instructions(call: Call, folder: Path) -> Instructions:
         )
     by_function = _largest_first(_by_function(middle) - _by_function(own))
     return Instructions(call.label, total, by_function, *_parts_of(lines, slices))
+
+
+def _moved(argument: Any) -> Any:
+    """An argument with its arrays of NumPy at multiples of 64 bytes, which JAX takes over and does not copy."""
+    if type(argument) in (tuple, list):
+        return type(argument)(map(_moved, argument))
+    if type(argument) is dict:
+        return {key: _moved(value) for key, value in argument.items()}
+    if type(argument) is not np.ndarray or argument.dtype.hasobject or not argument.flags.c_contiguous:
+        return argument
+    room = np.empty(argument.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    copy = room[start : start + argument.nbytes].view(argument.dtype).reshape(argument.shape)
+    copy[...] = argument
+    return copy
 
 
 def stage_instructions(call: Call, folder: Path) -> dict[str, Instructions]:

@@ -76,11 +76,18 @@ def reads_variables(chance):
         context.run(each.set, 1)
     return call(lambda: [context.run(each.get) for each in variables * 500])
 
-def passes_an_array(chance):
+def array_of(size, chance):
     # JAX copies an array of NumPy that does not lie at a multiple of 64 bytes.
-    bytes = np.zeros(256, np.uint8)
+    bytes = np.zeros(4 * size + 128, np.uint8)
     first = -bytes.ctypes.data % 64 + (16 if chance else 0)
-    return call(scaled, bytes[first:first + 16].view(np.float32), 2)
+    return bytes[first:first + 4 * size].view(np.float32)
+
+def passes_an_array(chance):
+    return call(scaled, array_of(40_000, chance), 2)
+
+def passes_its_own_array(chance):
+    array = array_of(4, chance)
+    return call(lambda: scaled(array, 2))
 
 def two_that(share, make, place):
     places = {}
@@ -116,10 +123,19 @@ def test_conversions(perf):
 def test_a_static_argument_that_is_hashed(perf):
     perf.instructions(hashes())
 
-@pytest.mark.parametrize("made, most", [(reads_attributes, 0.1), (reads_variables, 0.01), (passes_an_array, 0.01)])
+@pytest.mark.parametrize(
+    "made, most",
+    [(reads_attributes, 0.1), (reads_variables, 0.01), (passes_an_array, 0.01), (passes_its_own_array, 0.01)],
+)
 def test_where_things_lie_in_memory(perf, made, most):
     more, less = (perf.instructions(made(chance), name=str(chance)).total for chance in (True, False))
     assert abs(more / less - 1) < most
+
+def test_threads_that_wait_for_work(perf):
+    mesh = jax.make_mesh((len(jax.devices()),), ("x",))
+    x = jax.device_put(jnp.ones(64), jax.NamedSharding(mesh, jax.P("x")))
+    total = perf.instructions(call(jax.jit(lambda state: [each + 1 for each in state]), [x, x + 1, x + 2, x + 3])).total
+    assert total < 1_000_000, "it was 3 million with them"
 
 def test_what_did_not_change(perf):
     perf.instructions(call(step, state(10), jnp.ones(8), carry=1))
@@ -138,10 +154,10 @@ PARTS = {
 def test_what_no_host_call_shows_is_caught_and_named(pytester: pytest.Pytester):
     pytester.makepyfile(work=WORK, test_work=TESTS)
     pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\npythonpath = .\n")
-    pytester.inline_run("--perf-save").assertoutcome(passed=9)
+    pytester.inline_run("--perf-save").assertoutcome(passed=11)
     pytester.makepyfile(work=WORK.replace("PLANTED = False", "PLANTED = True"))
     run = pytester.inline_run("--perf")
-    run.assertoutcome(failed=5, passed=4)
+    run.assertoutcome(failed=5, passed=6)
     records = [from_plain(TestRecord, each.perfsuite) for each in run.getreports() if hasattr(each, "perfsuite")]
     grown = {record.test.rpartition(":")[2]: record.results[0].grown for record in records if not record.passed}
     assert {test for test, part in PARTS.items() if part not in "".join(each.name for each in grown[test])} == set()
