@@ -16,6 +16,7 @@ import json
 import math
 import os
 import platform
+import random
 import signal
 import socket
 import sys
@@ -55,6 +56,9 @@ SLACK = 2.0
 SLOWER_UNDER_VALGRIND = 50.0
 """How many times as long a process under Valgrind may take."""
 
+_FEWEST_FOR_A_PROCESS = 5
+"""Tests that count instructions: one takes some 10 s, and a process 30 s to start."""
+
 _REQUEST, _ANSWER, _OUTPUT = "request.json", "answer.json", "output.txt"
 _LAST_WORDS = 300
 """Characters of what a process wrote last, where that is all that is known of its end."""
@@ -73,8 +77,8 @@ class Request:
     With `process`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
     `given` is for it, and `process` is the number of the process (`like_another`).
 
-    With `under_valgrind`, the ids of tests of one file, Valgrind runs the process, and it hands over what each of them
-    counts.
+    With `under_valgrind`, the ids of tests of one file, Valgrind runs the process, on the processor `processor`, and it
+    hands over what each of them counts.
 
     `elsewhere` has what other processes handed over for the same test, by metric.
     """
@@ -88,6 +92,7 @@ class Request:
     process: int | None = None
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     under_valgrind: list[str] = dataclasses.field(default_factory=list)
+    processor: int | None = None
     elsewhere: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
@@ -161,7 +166,7 @@ class _Others:
         return values
 
     def _count(self, asked: Elsewhere) -> None:
-        """Have one process under Valgrind count for a test, and for the later ones of its file: it starts slowly.
+        """Have processes under Valgrind count for a test, and for the later ones of its file: they start slowly.
 
         Without those that had a process: where one did not come to its metric, another for it says why.
         """
@@ -188,31 +193,59 @@ def _names_instructions(item: pytest.Item) -> bool:
 
 
 def measure_again(config: pytest.Config, request: Request) -> Answer:
-    """What a fresh process, like the session of `config`, measures of what `request` asks for."""
-    launch = config.stash[LAUNCH]
-    try:
-        with tempfile.TemporaryDirectory(prefix="perfsuite-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
-            write_atomically(folder / _REQUEST, json.dumps(plain(request)))
-            # This process holds most of a GPU's memory already. JAX's documentation (GPU memory allocation) advises
-            # this for processes that share one.
-            environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **launch.environment}
-            if request.process is not None:
-                environment |= environment_of_another(request.process, folder)
-            line = command(config, folder)
-            seconds = allowed_seconds(launch, len(request.doubtful) * config.option.perf_seconds)
-            if request.under_valgrind:
-                from perfsuite.measure import instructions  # few tests count them
+    """What a fresh process, like the session of `config`, measures of what `request` asks for.
 
-                line = instructions.under_valgrind(folder) + line
-                environment["GLIBC_TUNABLES"] = instructions.MALLOC
-                seconds *= SLOWER_UNDER_VALGRIND
-            output = folder / _OUTPUT
-            with running(line, directory=launch.directory, environment=environment, output=output) as ended:
-                status = ended(seconds)
-            return _handed_over(folder, status)
+    Of tests that count instructions each processor gets some, in a process of its own.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            # All start before any is waited for.
+            waits = [stack.enter_context(_started(config, part)) for part in _shared_out(request)]
+            first, *others = (answered() for answered in waits)
     except OSError as error:
         return Answer(failure=f"it could not be started ({error})")
+    for other in others:
+        first = dataclasses.replace(first, values={**(first.values or {}), **(other.values or {})})
+    return first
+
+
+def _shared_out(request: Request) -> list[Request]:
+    tests = request.under_valgrind
+    if not tests:
+        return [request]
+    free = os.sched_getaffinity(0)
+    number = min(len(free), max(1, len(tests) // _FEWEST_FOR_A_PROCESS))
+    ends = [len(tests) * part // number for part in range(number + 1)]
+    processors = random.SystemRandom().sample(sorted(free), number)
+    return [
+        dataclasses.replace(request, under_valgrind=tests[start:end], processor=processor)
+        for (start, end), processor in zip(itertools.pairwise(ends), processors, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _started(config: pytest.Config, request: Request) -> Iterator[Callable[[], Answer]]:
+    """Start a process, and give what waits for its answer."""
+    launch = config.stash[LAUNCH]
+    with tempfile.TemporaryDirectory(prefix="perfsuite-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        write_atomically(folder / _REQUEST, json.dumps(plain(request)))
+        # This process holds most of a GPU's memory already. JAX's documentation (GPU memory allocation) advises
+        # this for processes that share one.
+        environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **launch.environment}
+        if request.process is not None:
+            environment |= environment_of_another(request.process, folder)
+        line = command(config, folder)
+        seconds = allowed_seconds(launch, len(request.doubtful) * config.option.perf_seconds)
+        if request.processor is not None:
+            from perfsuite.measure import instructions  # few tests count them
+
+            line = instructions.under_valgrind(folder, request.processor) + line
+            environment["GLIBC_TUNABLES"] = instructions.MALLOC
+            seconds *= SLOWER_UNDER_VALGRIND
+        output = folder / _OUTPUT
+        with running(line, directory=launch.directory, environment=environment, output=output) as ended:
+            yield lambda: _handed_over(folder, ended(seconds))
 
 
 def allowed_seconds(launch: Launch, sampling: float = 0.0) -> float:

@@ -55,7 +55,7 @@ class Elsewhere:
     """`here(given)`, to be run at one place of the test `item` in fresh processes, each like one on another machine.
 
     It returns plain values. `metric` is the id of what the instrument measures. `under_valgrind` asks for one process,
-    which Valgrind runs, and which has the tests of the file that count instructions too.
+    which Valgrind runs, and which has other tests of the file that count instructions too.
     """
 
     item: pytest.Item

@@ -5,6 +5,7 @@ out where only what is made of their metrics matters.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from perfsuite.measure import instructions
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
@@ -442,6 +444,31 @@ def test_a_process_under_valgrind_hands_over_all_that_its_tests_count_and_goes_o
     test = request.node.nodeid
     assert handed(tmp_path).values == {test: {"instructions": [str(tmp_path)], "instructions #2": [str(tmp_path)]}}
     assert asked_elsewhere(mode, request.node) is None
+
+
+ANSWERS_WITH_ITS_PROCESSOR = """
+import json, pathlib, sys
+processor, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+tests = json.loads((folder / "request.json").read_text())["under_valgrind"]
+(folder / "answer.json").write_text(json.dumps({"values": {test: processor for test in tests}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "processors", "expected"), [(9, 4, [9]), (11, 4, [5, 6]), (11, 1, [11]), (40, 2, [20, 20])]
+)
+def test_many_tests_that_count_are_shared_out_among_processors(launched, monkeypatch, tests, processors, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(processors)), raising=False)
+    monkeypatch.setattr(
+        instructions,
+        "under_valgrind",
+        lambda folder, processor: [sys.executable, "-c", ANSWERS_WITH_ITS_PROCESSOR, str(processor)],
+    )
+    monkeypatch.setattr(fresh, "command", lambda config, folder: [str(folder)])
+    ids = [f"test_{number}" for number in range(tests)]
+    values = measure_again(launched(), Request("a", "a", "instructions", process=0, under_valgrind=ids)).values
+    assert list(values) == ids
+    assert [len(list(group)) for _, group in itertools.groupby(values.values())] == expected
 
 
 @pytest.mark.parametrize("need", ["processes", "quiet"])
