@@ -134,8 +134,9 @@ class MainHooks:
         self.config.pluginmanager.register(only)
         counted = session.testscollected
         try:
-            # Ids are relative to the rootdir, arguments are not.
-            return [*session.perform_collect([str(self.config.rootpath / test) for test in tests])]
+            # Ids are relative to the rootdir, arguments are not. Of a file, so that its tests keep their order.
+            files = dict.fromkeys(str(self.config.rootpath / test.partition("::")[0]) for test in tests)
+            return [*session.perform_collect([*files])]
         except pytest.UsageError:  # of a test that is not found
             return []
         finally:

@@ -56,8 +56,11 @@ SLACK = 2.0
 SLOWER_UNDER_VALGRIND = 50.0
 """How many times as long a process under Valgrind may take."""
 
-_FEWEST_FOR_A_PROCESS = 5
-"""Tests that count instructions: one takes some 10 s, and a process 30 s to start."""
+_TESTS_OF_A_PROCESS = 9
+"""That count instructions: one takes some 10 s, and a process 30 s to start.
+
+The same number on every machine: what ran before in a process changes what Python's interpreter does for one code.
+"""
 
 _REQUEST, _ANSWER, _OUTPUT = "request.json", "answer.json", "output.txt"
 _LAST_WORDS = 300
@@ -77,8 +80,8 @@ class Request:
     With `process`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
     `given` is for it, and `process` is the number of the process (`like_another`).
 
-    With `under_valgrind`, the ids of tests of one file, Valgrind runs the process, on the processor `processor`, and it
-    hands over what each of them counts.
+    With `under_valgrind`, the ids of tests of one file, Valgrind runs the process, and it hands over what each of them
+    counts.
 
     `elsewhere` has what other processes handed over for the same test, by metric.
     """
@@ -92,7 +95,6 @@ class Request:
     process: int | None = None
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     under_valgrind: list[str] = dataclasses.field(default_factory=list)
-    processor: int | None = None
     elsewhere: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
@@ -173,14 +175,16 @@ class _Others:
         items = asked.item.session.items
         later = [item for item in items[items.index(asked.item) + 1 :] if item.path == asked.item.path]
         others = [item.nodeid for item in later if item.nodeid not in self.values and _names_instructions(item)]
-        tests = [asked.item.nodeid, *others]
-        with progress.waiting(f"{asked.item.name}: counting instructions, {plural(len(tests), 'test')}"):
-            answer = self._ask(asked.item, metric=asked.metric, process=0, under_valgrind=tests)
-        for test in tests:
-            self.values[test] |= (answer.values or {}).get(test, {})
-        if asked.metric not in self.values[asked.item.nodeid]:
-            failure = answer.failure or "the test did not come to it there"
-            raise MeasurementError(f"perf.{asked.metric}: the process under Valgrind handed nothing over: {failure}")
+        own = asked.item.nodeid
+        for tests in ([own, *others], [own]) if others else ([own],):  # by itself it has a process that says why
+            with progress.waiting(f"{asked.item.name}: counting instructions, {plural(len(tests), 'test')}"):
+                answer = self._ask(asked.item, metric=asked.metric, process=0, under_valgrind=tests)
+            for test in tests:
+                self.values[test] |= (answer.values or {}).get(test, {})
+            if asked.metric in self.values[own]:
+                return
+        failure = answer.failure or "the test did not come to it there"
+        raise MeasurementError(f"perf.{asked.metric}: the process under Valgrind handed nothing over: {failure}")
 
 
 def _names_instructions(item: pytest.Item) -> bool:
@@ -195,37 +199,36 @@ def _names_instructions(item: pytest.Item) -> bool:
 def measure_again(config: pytest.Config, request: Request) -> Answer:
     """What a fresh process, like the session of `config`, measures of what `request` asks for.
 
-    Of tests that count instructions each processor gets some, in a process of its own.
+    Many tests that count instructions are shared out among processes, as many at once as there are processors.
     """
+    answers: list[Answer] = []
+    parts, processors = _shared_out(request)
     try:
-        with contextlib.ExitStack() as stack:
-            # All start before any is waited for.
-            waits = [stack.enter_context(_started(config, part)) for part in _shared_out(request)]
-            first, *others = (answered() for answered in waits)
+        for start in range(0, len(parts), len(processors)):
+            with contextlib.ExitStack() as stack:
+                pairs = zip(parts[start:], processors, strict=False)
+                waits = [stack.enter_context(_started(config, part, processor)) for part, processor in pairs]
+                answers += [answered() for answered in waits]
     except OSError as error:
         return Answer(failure=f"it could not be started ({error})")
-    for other in others:
-        first = dataclasses.replace(first, values={**(first.values or {}), **(other.values or {})})
-    return first
+    values = {test: counts for each in answers for test, counts in (each.values or {}).items()}
+    return dataclasses.replace(answers[0], values=values) if len(answers) > 1 else answers[0]
 
 
-def _shared_out(request: Request) -> list[Request]:
+def _shared_out(request: Request) -> tuple[list[Request], Sequence[int | None]]:
+    """The requests for each process, and the processors to count on."""
     tests = request.under_valgrind
     if not tests:
-        return [request]
-    free = os.sched_getaffinity(0)
-    number = min(len(free), max(1, len(tests) // _FEWEST_FOR_A_PROCESS))
-    ends = [len(tests) * part // number for part in range(number + 1)]
-    processors = random.SystemRandom().sample(sorted(free), number)
-    return [
-        dataclasses.replace(request, under_valgrind=tests[start:end], processor=processor)
-        for (start, end), processor in zip(itertools.pairwise(ends), processors, strict=True)
-    ]
+        return [request], [None]
+    starts = range(0, len(tests), _TESTS_OF_A_PROCESS)
+    parts = [dataclasses.replace(request, under_valgrind=tests[each : each + _TESTS_OF_A_PROCESS]) for each in starts]
+    free = sorted(os.sched_getaffinity(0))
+    return parts, random.SystemRandom().sample(free, len(free))  # other sessions count too
 
 
 @contextlib.contextmanager
-def _started(config: pytest.Config, request: Request) -> Iterator[Callable[[], Answer]]:
-    """Start a process, and give what waits for its answer."""
+def _started(config: pytest.Config, request: Request, processor: int | None) -> Iterator[Callable[[], Answer]]:
+    """Start a process, under Valgrind where it gets a processor, and give what waits for its answer."""
     launch = config.stash[LAUNCH]
     with tempfile.TemporaryDirectory(prefix="perfsuite-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -237,15 +240,16 @@ def _started(config: pytest.Config, request: Request) -> Iterator[Callable[[], A
             environment |= environment_of_another(request.process, folder)
         line = command(config, folder)
         seconds = allowed_seconds(launch, len(request.doubtful) * config.option.perf_seconds)
-        if request.processor is not None:
+        if processor is not None:
             from perfsuite.measure import instructions  # few tests count them
 
-            line = instructions.under_valgrind(folder, request.processor) + line
+            line = instructions.under_valgrind(folder, processor) + line
             environment["GLIBC_TUNABLES"] = instructions.MALLOC
             seconds *= SLOWER_UNDER_VALGRIND
         output = folder / _OUTPUT
+        end = time.monotonic() + seconds
         with running(line, directory=launch.directory, environment=environment, output=output) as ended:
-            yield lambda: _handed_over(folder, ended(seconds))
+            yield lambda: _handed_over(folder, ended(max(end - time.monotonic(), 0)))
 
 
 def allowed_seconds(launch: Launch, sampling: float = 0.0) -> float:

@@ -106,6 +106,28 @@ def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(projec
     ]
 
 
+def test_what_waits_runs_in_the_order_of_its_file(project):
+    project.makepyfile(
+        """
+        import os
+        import time
+        import pytest
+        from steps import *
+
+        @pytest.mark.parametrize("number", [2, 1, 0])
+        def test_time(perf, number):
+            worker = "PYTEST_XDIST_WORKER" in os.environ
+            time.sleep(number if worker else 0)
+            with open("places.txt", "a") as file:
+                file.write(f"{number} {'worker' if worker else 'main'}\\n")
+            perf.time(call(step, state(), batch(), carry=1))
+        """
+    )
+    project.runpytest_subprocess("--perf", "-n3").assert_outcomes(passed=3)
+    lines = (project.path / "places.txt").read_text().splitlines()
+    assert [line for line in lines if "main" in line] == ["2 main", "1 main", "0 main"]
+
+
 def test_a_library_that_one_metric_names_is_of_all_metrics_of_the_test(project):
     project.makeini("[pytest]\npythonpath = site-packages\n")
     installed = project.path / "site-packages/dm_flowlib-1.0.dist-info"

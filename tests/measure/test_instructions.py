@@ -1,6 +1,7 @@
 """What Callgrind writes, and what comes of it. `tests/planted/test_instructions.py` counts for real."""
 
 import contextlib
+import itertools
 
 import pytest
 
@@ -150,6 +151,38 @@ def test_nothing_is_counted_while_the_interpreter_still_adapts_the_code(monkeypa
     with pytest.raises(MeasurementError, match="too few"):
         instructions.count_instructions(call(lambda: runs.append(1), carry=0), tmp_path)
     assert runs_before[0] >= 50
+
+
+@pytest.mark.parametrize(("differ", "total"), [(0, 100_000), (300, 100_000), (400, 120_000)])
+def test_where_windows_differ_many_are_counted(monkeypatch, tmp_path, differ, total):
+    later, dumped = itertools.count(), []
+
+    class Counting:
+        takes = 0
+
+        def __init__(self, folder):
+            self.zero = lambda: None
+
+        def dump(self):
+            dumped.append(f"fn=work\n0 {1_000 + self.takes}\ntotals: {1_000 + self.takes}\n")
+            Counting.takes = 0
+
+        @contextlib.contextmanager
+        def counting(self):
+            yield
+
+        def dumps(self):
+            texts = dumped[:]
+            dumped.clear()
+            return texts
+
+    def work():
+        number = next(later) - warm
+        Counting.takes = 120_000 if number > 30 else 100_000 + number % 3 * differ - differ
+
+    warm = 1 + instructions._RUNS + instructions._FIRST_WINDOWS
+    monkeypatch.setattr(instructions, "_Callgrind", Counting)
+    assert instructions.count_instructions(call(work), tmp_path).total == total
 
 
 def test_a_process_without_valgrind_does_not_count(tmp_path):

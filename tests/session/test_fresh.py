@@ -436,6 +436,18 @@ def test_the_later_tests_of_a_file_that_count_share_a_process_and_one_that_lacks
     assert requests[0].argument == str(first.path)
 
 
+def test_a_test_that_does_not_come_to_its_metric_beside_others_is_asked_for_alone(processes, pytester):
+    first, _, second, *_ = items = pytester.getitems(COUNTING)
+    for item in items:
+        item.session.items = [first, second]
+    requests = processes(Answer(values={second.nodeid: {"instructions": [2]}}), Answer(failure="it said why"))
+    mode = gating()
+    with pytest.raises(MeasurementError, match="it said why"):
+        mode.elsewhere(Elsewhere(first, "instructions", lambda given: None, 1, under_valgrind=True))
+    assert mode.elsewhere(Elsewhere(second, "instructions", lambda given: None, 1, under_valgrind=True)) == [2]
+    assert [request.under_valgrind for request in requests] == [[first.nodeid, second.nodeid], [first.nodeid]]
+
+
 def test_a_process_under_valgrind_hands_over_all_that_its_tests_count_and_goes_on(tmp_path, request):
     mode = rerunning(tmp_path, Request("t", "t", "instructions", process=0, under_valgrind=["t"]))
     for metric in ("instructions", "instructions #2"):
@@ -454,9 +466,7 @@ tests = json.loads((folder / "request.json").read_text())["under_valgrind"]
 """
 
 
-@pytest.mark.parametrize(
-    ("tests", "processors", "expected"), [(9, 4, [9]), (11, 4, [5, 6]), (11, 1, [11]), (40, 2, [20, 20])]
-)
+@pytest.mark.parametrize(("tests", "processors", "expected"), [(9, 4, [9]), (11, 4, [9, 2]), (40, 2, [9, 9, 9, 9, 4])])
 def test_many_tests_that_count_are_shared_out_among_processors(launched, monkeypatch, tests, processors, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(processors)), raising=False)
     monkeypatch.setattr(
