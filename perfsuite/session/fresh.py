@@ -211,8 +211,10 @@ def measure_again(config: pytest.Config, request: Request) -> Answer:
                 answers += [answered() for answered in waits]
     except OSError as error:
         return Answer(failure=f"it could not be started ({error})")
+    if len(answers) == 1:
+        return answers[0]
     values = {test: counts for each in answers for test, counts in (each.values or {}).items()}
-    return dataclasses.replace(answers[0], values=values) if len(answers) > 1 else answers[0]
+    return dataclasses.replace(answers[0], values=values)
 
 
 def _shared_out(request: Request) -> tuple[list[Request], Sequence[int | None]]:

@@ -481,6 +481,12 @@ def test_many_tests_that_count_are_shared_out_among_processors(launched, monkeyp
     assert [len(list(group)) for _, group in itertools.groupby(values.values())] == expected
 
 
+def test_what_one_process_hands_over_is_handed_on_as_it_is(launched, monkeypatch):
+    answers = "import pathlib, sys; (pathlib.Path(sys.argv[1]) / 'answer.json').write_text('{\"values\": [1, 2]}')"
+    monkeypatch.setattr(fresh, "command", lambda config, folder: [sys.executable, "-c", answers, str(folder)])
+    assert measure_again(launched(), Request("a", "a", "cache_key", process=0)).values == [1, 2]
+
+
 @pytest.mark.parametrize("need", ["processes", "quiet"])
 def test_a_worker_of_xdist_leaves_what_it_cannot_measure_to_the_main_process(need):
     worker = SimpleNamespace(in_worker=True, group=None)
