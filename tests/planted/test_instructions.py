@@ -1,4 +1,4 @@
-"""What no host call shows was planted: native work, loops, operators. All are counted under Valgrind, before and after."""
+"""What no host call shows was planted: native work, loops, operators. What chance decides is left out."""
 
 import pytest
 from support.valgrind_needed import needs_valgrind
@@ -103,8 +103,6 @@ def hashes():
 """
 
 TESTS = """
-import pytest
-import work
 from work import *
 
 def test_a_tree_pass(perf):
@@ -122,6 +120,14 @@ def test_conversions(perf):
 
 def test_a_static_argument_that_is_hashed(perf):
     perf.instructions(hashes())
+
+def test_what_did_not_change(perf):
+    perf.instructions(call(step, state(10), jnp.ones(8), carry=1))
+"""
+
+CHANCE = """
+import pytest
+from work import *
 
 @pytest.mark.parametrize(
     "made, most",
@@ -141,10 +147,9 @@ def test_threads_that_wait_for_work(perf):
     x = jax.device_put(jnp.ones(64), jax.NamedSharding(mesh, jax.P("x")))
     total = perf.instructions(call(jax.jit(lambda state: [each + 1 for each in state]), [x, x + 1, x + 2, x + 3])).total
     assert total < 1_000_000, "it was 3 million with them"
-
-def test_what_did_not_change(perf):
-    perf.instructions(call(step, state(10), jnp.ones(8), carry=1))
 """
+
+INI = "[pytest]\naddopts = -p no:cacheprovider\npythonpath = .\n"
 
 PARTS = {
     "test_a_tree_pass": "work.py:averages",
@@ -156,15 +161,22 @@ PARTS = {
 
 
 @needs_valgrind
-def test_what_no_host_call_shows_is_caught_and_named(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # of the process that counts
+def test_what_no_host_call_shows_is_caught_and_named(pytester: pytest.Pytester):
     pytester.makepyfile(work=WORK, test_work=TESTS)
-    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\npythonpath = .\n")
-    pytester.inline_run("--perf-save").assertoutcome(passed=12)
+    pytester.makeini(INI)
+    pytester.inline_run("--perf-save").assertoutcome(passed=6)
     pytester.makepyfile(work=WORK.replace("PLANTED = False", "PLANTED = True"))
     run = pytester.inline_run("--perf")
-    run.assertoutcome(failed=5, passed=7)
+    run.assertoutcome(failed=5, passed=1)
     records = [from_plain(TestRecord, each.perfsuite) for each in run.getreports() if hasattr(each, "perfsuite")]
     grown = {record.test.rpartition(":")[2]: record.results[0].grown for record in records if not record.passed}
     assert {test for test, part in PARTS.items() if part not in "".join(each.name for each in grown[test])} == set()
     assert grown["test_conversions"][0].place.startswith("work.py:")
+
+
+@needs_valgrind
+def test_what_addresses_and_time_decide_is_left_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # of the process that counts
+    pytester.makepyfile(work=WORK, test_chance=CHANCE)
+    pytester.makeini(INI)
+    pytester.inline_run("--perf").assertoutcome(passed=6)
