@@ -51,12 +51,11 @@ _LEFT_OUT = (
 How Python finds a name that its table of attributes lacks, because another name may take its place there: in one
 process of four it changed an `equinox.tree_at` by 1.5 % (Python 3.11). How it finds a context variable: in two
 processes of 14 that changed an `np.sort` of 1,000 numbers by 0.4 %. How JAX finds that it has a description of an
-array already, for which it compares some others: in three processes of ten that changed a `jnp.asarray` of ten arrays
-by 0.8 %. How JAX takes an array of NumPy, which it copies
-unless it lies at a multiple of 64 bytes: that changed a jitted call of one small array by 4 %. How the threads of XLA
-look for work, which they do for as long as there is none: a call over eight devices took 1.3 to 5.9 million in the
-windows of one process. How XLA notes who reads an array, which it tidies up in every fourth call: 4 to 6 % of a call
-(jax 0.10.2).
+array already, for which it may compare others: in three processes of ten that changed `jnp.asarray` of ten arrays by
+0.8 %. How JAX takes an array of NumPy, which it copies unless it lies at a multiple of 64 bytes: that changed a jitted
+call of one small array by 4 %. How the threads of XLA look for work, which they do for as long as there is none: a call
+over eight devices took 1.3 to 5.9 million in the windows of one process. How XLA notes who reads an array, which it
+tidies up in every fourth call: the windows of a call differed by 2 to 4 % (jax 0.10.2).
 """
 
 VALGRIND = (
@@ -109,8 +108,8 @@ _FIRST_WINDOWS = 3
 _WINDOWS = 15
 _MANY_WINDOWS = 120
 _UNSTEADY = 0.007
-"""The share by which the windows of the middle half differ, above which there are many: of a call over eight devices
-it was 2 to 5 %, of ten others up to 0.6 % (jax 0.10.2). Threads wait for each other now longer, now not at all."""
+"""The share by which the windows of the middle half differ, above which there are many: of a call over eight devices,
+whose threads wait for each other or not, it was 0.8 to 1.7 %, of most others up to 0.15 % (jax 0.10.2)."""
 
 FEWEST = 5_000
 """Of a call that does nothing the counts of two processes differed by 60 instructions (jax 0.10.2)."""
