@@ -2,7 +2,10 @@
 
 import contextlib
 import itertools
+import re
+from pathlib import Path
 
+import jaxlib
 import pytest
 
 from perfsuite import call
@@ -71,6 +74,15 @@ def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(monkeypatc
     assert places["compiled code:others in step.py:step"].endswith("step.py:4")
     assert "libjax_common.so:absl::Hash in step.py:step" in places, "a baseline may name it"
     assert "libjax_common.so:others in step.py:step" in places
+
+
+def test_the_functions_of_jax_that_are_left_out_are_in_this_jaxlib():
+    names = {name for each in instructions._LEFT_OUT if "::" in each for name in re.findall(r"\w{6,}", each)}
+    (library,) = Path(jaxlib.__file__).parent.glob("libjax_common.*")
+    symbols = library.read_bytes()
+    # As compilers write names of C++: each behind its length.
+    assert [name for name in names if f"{len(name)}{name}".encode() not in symbols] == []
+    assert {"FindInternal", "WeakValueInterner", "MaybeGetTask", "AddUsageEvent"} < names
 
 
 class Callgrind:
