@@ -137,7 +137,7 @@ class MainHooks:
             # Ids are relative to the rootdir, arguments are not. Of a file, so that its tests keep their order.
             files = dict.fromkeys(str(self.config.rootpath / test.partition("::")[0]) for test in tests)
             return [*session.perform_collect([*files])]
-        except pytest.UsageError:  # of a test that is not found
+        except pytest.UsageError:  # of a file that is not found
             return []
         finally:
             session.testscollected = counted

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jaxlib
 import pytest
+from support.valgrind_needed import needs_valgrind
 
 from perfsuite import call
 from perfsuite.measure import instructions
@@ -76,6 +77,7 @@ def test_a_part_is_a_function_and_the_users_function_that_it_runs_for(monkeypatc
     assert "libjax_common.so:others in step.py:step" in places
 
 
+@needs_valgrind
 def test_the_functions_of_jax_that_are_left_out_are_in_this_jaxlib():
     names = {name for each in instructions._LEFT_OUT if "::" in each for name in re.findall(r"\w{6,}", each)}
     (library,) = Path(jaxlib.__file__).parent.glob("libjax_common.*")
@@ -197,9 +199,8 @@ def test_where_windows_differ_many_are_counted(monkeypatch, tmp_path, differ, to
     assert instructions.count_instructions(call(work), tmp_path).total == total
 
 
+@needs_valgrind
 def test_a_process_without_valgrind_does_not_count(tmp_path):
-    if instructions.why_no_instructions():
-        pytest.skip(instructions.why_no_instructions())
     with pytest.raises(MeasurementError, match="does not run under Valgrind"):
         instructions._Callgrind(tmp_path)
 

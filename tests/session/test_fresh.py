@@ -4,6 +4,7 @@ The samples are made up (`fakes.FakeBlocks`), so that it is known what they deci
 out where only what is made of their metrics matters.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -479,6 +480,50 @@ def test_many_tests_that_count_are_shared_out_among_processors(launched, monkeyp
     values = measure_again(launched(), Request("a", "a", "instructions", process=0, under_valgrind=ids)).values
     assert list(values) == ids
     assert [len(list(group)) for _, group in itertools.groupby(values.values())] == expected
+
+
+WAITS_FOR_ANOTHER = """
+import json, pathlib, sys, time
+shared, folder = map(pathlib.Path, sys.argv[1:])
+tests = json.loads((folder / "request.json").read_text())["under_valgrind"]
+(shared / tests[0]).touch()
+for _ in range(6000):
+    if len(list(shared.iterdir())) > 1:
+        (folder / "answer.json").write_text(json.dumps({"values": {test: {} for test in tests}}))
+        break
+    time.sleep(0.01)
+"""
+
+
+def test_tests_that_are_shared_out_run_at_once(launched, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    line = [sys.executable, "-c", WAITS_FOR_ANOTHER, str(tmp_path)]
+    monkeypatch.setattr(instructions, "under_valgrind", lambda folder, processor: line)
+    monkeypatch.setattr(fresh, "command", lambda config, folder: [str(folder)])
+    ids = [f"test_{number}" for number in range(18)]
+    assert list(measure_again(launched(), Request("a", "a", process=0, under_valgrind=ids)).values) == ids
+
+
+def test_processes_that_run_at_once_have_one_deadline(launched, monkeypatch):
+    now, waited = [0.0], []
+
+    @contextlib.contextmanager
+    def hanging(line, *, output, **how):
+        def ended(seconds):
+            waited.append(seconds)
+            now[0] += seconds
+
+        output.touch()
+        yield ended
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr(fresh, "running", hanging)
+    monkeypatch.setattr(fresh, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(fresh, "allowed_seconds", lambda launch, sampling: 2.0)
+    ids = [f"test_{number}" for number in range(18)]
+    failure = measure_again(launched(), Request("a", "a", process=0, under_valgrind=ids)).failure
+    assert failure == "it was stopped because its time was up"
+    assert waited == [2.0 * fresh.SLOWER_UNDER_VALGRIND, 0.0]
 
 
 def test_what_one_process_hands_over_is_handed_on_as_it_is(launched, monkeypatch):
